@@ -1,0 +1,21 @@
+//! pausegen makes a Kubernetes pause checkable.
+//!
+//! The rooms, from the inside out:
+//!
+//! - [`protocol`]: the whole protocol as pure functions. No I/O, no clock, no Kubernetes client.
+//! - [`rules`]: the rules file, its built-in preset, and the webhook configurations and RBAC generated from it.
+//! - [`admission`]: the HTTPS webhook that stamps.
+//! - [`companion`]: the controller that echoes.
+//! - [`tls`]: CA and serving certificates.
+//! - [`report`]: what people and machines read.
+//! - [`sandbox`]: a local control plane for tests and the demo.
+//! - [`commands`]: one file per subcommand.
+
+pub mod admission;
+pub mod commands;
+pub mod companion;
+pub mod protocol;
+pub mod report;
+pub mod rules;
+pub mod sandbox;
+pub mod tls;

@@ -1,0 +1,3 @@
+//! The `pausegen` command: parses its arguments and hands over.
+
+fn main() {}

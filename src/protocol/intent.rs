@@ -1,0 +1,140 @@
+//! Which inputs of an object are on.
+
+use std::{collections::BTreeSet, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    object::ObjectView,
+    rule::{AnnotationMatch, FieldMatch, Input, InputId, InputSource, KindRule},
+};
+
+/// The inputs of an object that are on. A write that changes it is a *flip*.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Intent(pub BTreeSet<InputId>);
+
+impl Intent {
+    /// Reads the intent of an object.
+    #[must_use]
+    pub fn of(rule: &KindRule, object: &ObjectView) -> Self {
+        Self(
+            rule.inputs
+                .iter()
+                .filter(|input| is_on(input, object))
+                .map(|input| input.id.clone())
+                .collect(),
+        )
+    }
+
+    /// Whether this input is on.
+    #[must_use]
+    pub fn has(&self, id: &InputId) -> bool {
+        self.0.contains(id)
+    }
+
+    /// Whether nothing is on.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The inputs that differ between the two.
+    #[must_use]
+    pub fn changed(&self, other: &Self) -> BTreeSet<InputId> {
+        self.0.symmetric_difference(&other.0).cloned().collect()
+    }
+
+    /// Whether a change from this intent to `after` turns any input on.
+    #[must_use]
+    pub fn pauses(&self, after: &Self) -> bool {
+        !after.0.is_subset(&self.0)
+    }
+
+    /// What a pause of this intent is called once it is acknowledged.
+    #[must_use]
+    pub fn state(&self, rule: &KindRule) -> State {
+        if self.is_empty() {
+            State::Running
+        } else if rule.has_heirs() && !rule.inputs.iter().any(|input| input.inherited && self.has(&input.id)) {
+            State::PausedSelf
+        } else {
+            State::Paused
+        }
+    }
+}
+
+impl fmt::Display for Intent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("nothing");
+        }
+        for (i, id) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(" and ")?;
+            }
+            write!(f, "{id}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The acknowledged state of an object, as the `acknowledged` annotation names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Paused, with everything that inherits it.
+    Paused,
+    /// Only the object itself is paused, while an input that its members inherit is off.
+    PausedSelf,
+    /// No input of the object itself is on.
+    Running,
+}
+
+impl State {
+    /// As it is written in the `acknowledged` annotation.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Paused => "paused",
+            Self::PausedSelf => "paused-self",
+            Self::Running => "running",
+        }
+    }
+
+    /// Reads the `acknowledged` annotation; `None` for `pending` and anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Paused, Self::PausedSelf, Self::Running]
+            .into_iter()
+            .find(|state| state.as_str() == text)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whether an input is on.
+#[must_use]
+pub fn is_on(input: &Input, object: &ObjectView) -> bool {
+    match &input.source {
+        InputSource::Field { path, on } => {
+            object
+                .field(path)
+                .and_then(super::object::Shallow::scalar)
+                .is_some_and(|value| match on {
+                    FieldMatch::True => value == "true",
+                    FieldMatch::False => value == "false",
+                    FieldMatch::OneOf(values) => values.iter().any(|v| v == value),
+                })
+        }
+        InputSource::Annotation { key, on } => object.metadata.annotation(key).is_some_and(|value| match on {
+            AnnotationMatch::Present => true,
+            AnnotationMatch::Equals(literal) => value == literal,
+            AnnotationMatch::Boolean => matches!(value, "1" | "t" | "T" | "TRUE" | "true" | "True"),
+        }),
+    }
+}
