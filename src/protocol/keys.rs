@@ -198,7 +198,9 @@ impl Standing {
         let Some(stamp) = get(STAMP).and_then(|text| serde_json::from_str::<Stamp>(text).ok()) else {
             return Self::Broken;
         };
-        if !stamp.names(group_kind, object) || (!stamp.uid.is_empty() && stamp.uid != object.metadata.uid) {
+        if !stamp.names(group_kind, object) && !stamp.is_unnamed_creation(group_kind, object)
+            || (!stamp.uid.is_empty() && stamp.uid != object.metadata.uid)
+        {
             return Self::Foreign;
         }
         if get(GENERATION).and_then(parse_generation) != Some(stamp.generation) {
@@ -234,6 +236,16 @@ impl Stamp {
         !self.name.is_empty()
             && self.kind == group_kind.to_string()
             && self.name == object.metadata.name
+            && self.namespace == object.metadata.namespace
+    }
+
+    /// Whether the stamp was given to an object of this kind at its creation, before `generateName` had named it.
+    /// Such a stamp cannot tell its object from a copy; the acknowledgement's uid does.
+    fn is_unnamed_creation(&self, group_kind: &GroupKind, object: &ObjectView) -> bool {
+        self.name.is_empty()
+            && self.uid.is_empty()
+            && self.why == Why::Created
+            && self.kind == group_kind.to_string()
             && self.namespace == object.metadata.namespace
     }
 }
