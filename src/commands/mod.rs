@@ -1,1 +1,117 @@
-//! To be written.
+//! The command line: one file per subcommand.
+//!
+//! Each file has an `Args` struct, derived with clap, and a `run` function that takes it. To add a subcommand: its
+//! file, a variant of [`Command`], and a line in [`dispatch`].
+
+use std::error::Error;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+pub mod exec;
+pub mod sandbox;
+
+/// What a subcommand returns: its exit code, or an error that [`print_error`] shows with its causes.
+pub type Result = std::result::Result<ExitCode, Box<dyn Error + Send + Sync>>;
+
+/// Makes a Kubernetes pause checkable.
+#[derive(Debug, Parser)]
+#[command(name = "pausegen", version, about, max_term_width = 100)]
+pub struct Cli {
+    /// What to log to stderr: a level, or directives like `info,kube=debug`
+    #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER")]
+    pub log_level: Option<String>,
+    /// How to log
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// A local control plane: etcd and kube-apiserver, optionally Cluster API's managers
+    Sandbox(sandbox::Args),
+    /// Runs a program that dies with its parent (the sandbox starts its processes with this)
+    #[command(name = exec::NAME, hide = true)]
+    Exec(exec::Args),
+}
+
+impl Command {
+    /// What is logged unless the user says otherwise: servers tell what they do, tools only what went wrong.
+    fn default_log_level(&self) -> &'static str {
+        match self {
+            Self::Sandbox(_) | Self::Exec(_) => "warn",
+        }
+    }
+}
+
+/// The format of the log on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Runs what the command line asks for.
+///
+/// # Errors
+///
+/// Whatever the subcommand returns, and a log filter that cannot be read.
+pub fn run(cli: Cli) -> Result {
+    let Cli {
+        log_level,
+        log_format,
+        command,
+    } = cli;
+    // Before anything that starts a thread: this one replaces its process.
+    if let Command::Exec(args) = command {
+        return exec::run(args);
+    }
+    // An error means that a provider is there already, which is as good.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    init_logging(log_level.as_deref().unwrap_or(command.default_log_level()), log_format)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(Box::pin(dispatch(command)));
+    // Not dropped: that would wait for blocking work that an interrupted command has no use for any more.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(command: Command) -> Result {
+    match command {
+        Command::Sandbox(args) => sandbox::run(args).await,
+        Command::Exec(args) => exec::run(args),
+    }
+}
+
+fn init_logging(filter: &str, format: LogFormat) -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| format!("--log-level (or RUST_LOG) `{filter}` is not a log filter: {error}"))?;
+    let builder = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter);
+    match format {
+        LogFormat::Text => builder.try_init()?,
+        LogFormat::Json => builder.json().try_init()?,
+    }
+    Ok(())
+}
+
+/// Writes an error and what caused it to stderr, one line each.
+pub fn print_error(error: &(dyn Error + 'static)) {
+    let mut text = format!("error: {error}\n");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!("  because: {cause}\n"));
+        source = cause.source();
+    }
+    // Where stderr is gone there is nobody to tell.
+    drop(std::io::stderr().write_all(text.as_bytes()));
+}

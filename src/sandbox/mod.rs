@@ -1,1 +1,2 @@
-//! To be written.
+//! A local control plane.
+pub mod exec;
