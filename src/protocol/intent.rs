@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    object::ObjectView,
+    object::{ObjectView, Shallow},
     rule::{AnnotationMatch, FieldMatch, Input, InputId, InputSource, KindRule},
 };
 
@@ -117,20 +117,16 @@ impl fmt::Display for State {
     }
 }
 
-/// Whether an input is on.
+/// Whether an input is on. A field of another type than its match calls for is off, like a missing one.
 #[must_use]
 pub fn is_on(input: &Input, object: &ObjectView) -> bool {
     match &input.source {
-        InputSource::Field { path, on } => {
-            object
-                .field(path)
-                .and_then(super::object::Shallow::scalar)
-                .is_some_and(|value| match on {
-                    FieldMatch::True => value == "true",
-                    FieldMatch::False => value == "false",
-                    FieldMatch::OneOf(values) => values.iter().any(|v| v == value),
-                })
-        }
+        InputSource::Field { path, on } => match (on, object.field(path)) {
+            (FieldMatch::True, Some(Shallow::Bool(value))) => *value,
+            (FieldMatch::False, Some(Shallow::Bool(value))) => !value,
+            (FieldMatch::OneOf(literals), Some(Shallow::String(value))) => literals.contains(value),
+            _ => false,
+        },
         InputSource::Annotation { key, on } => object.metadata.annotation(key).is_some_and(|value| match on {
             AnnotationMatch::Present => true,
             AnnotationMatch::Equals(literal) => value == literal,

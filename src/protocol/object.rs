@@ -16,8 +16,9 @@ use super::{GroupKind, keys};
 const FOREIGN_VALUE_LIMIT: usize = 256;
 /// Strings in fields are kept up to this many bytes (a Kubernetes name has at most 253).
 const STRING_LIMIT: usize = 256;
-/// Fields are kept down to this depth below a top-level field: `spec.bootstrap.configRef.name` is the deepest in use.
-const DEPTH_LIMIT: usize = 4;
+/// How many segments the path of a field that is kept has at most:
+/// `spec.template.spec.bootstrap.configRef.name` of a MachinePool is the deepest in use.
+pub const DEPTH_LIMIT: usize = 6;
 
 /// What the protocol reads of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

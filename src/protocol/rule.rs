@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     GroupKind,
-    object::{FieldPath, ObjectView},
+    object::{FieldPath, ObjectView, group_of},
 };
 
 /// Names one input of a kind: the path of its field (`spec.paused`) or the key of its annotation.
@@ -53,7 +53,7 @@ pub enum InputSource {
 /// The value of a field that pauses. A missing field never does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldMatch {
-    /// The boolean true.
+    /// The boolean true; the string "true" is not it.
     True,
     /// The boolean false (an inverse field, such as Kueue's `spec.active`).
     False,
@@ -88,8 +88,8 @@ pub struct Attestor {
     pub name: String,
     /// How it answers.
     pub by: AttestedBy,
-    /// It answers only while this field is there (topology: `spec.topology`).
-    pub applies_if: Option<FieldPath>,
+    /// It answers only for objects of which this holds; `None`: for all.
+    pub applies_if: Option<AppliesIf>,
     /// The inputs that it answers for; `None`: all.
     pub inputs: Option<Vec<InputRef>>,
     /// The leader Lease of the manager that runs it.
@@ -100,7 +100,10 @@ impl Attestor {
     /// Whether it answers for this object at present.
     #[must_use]
     pub fn applies(&self, object: &ObjectView) -> bool {
-        self.applies_if.as_ref().is_none_or(|path| object.field(path).is_some())
+        self.applies_if.as_ref().is_none_or(|what| match what {
+            AppliesIf::Field(path) => object.field(path).is_some(),
+            AppliesIf::Label(key) => object.metadata.labels.contains_key(key),
+        })
     }
 
     /// Whether this input is its concern.
@@ -108,6 +111,15 @@ impl Attestor {
     pub fn answers_for(&self, input: &InputRef) -> bool {
         self.inputs.as_ref().is_none_or(|inputs| inputs.contains(input))
     }
+}
+
+/// Which objects an attestor answers for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppliesIf {
+    /// Those that have this field (topology on a Cluster: `spec.topology`).
+    Field(FieldPath),
+    /// Those that have this label (topology on a MachineDeployment: `topology.cluster.x-k8s.io/owned`).
+    Label(String),
 }
 
 /// How an attestor answers.
@@ -182,8 +194,8 @@ pub struct KindRule {
     pub inherits: bool,
     /// Fields that refer to another object (`{apiGroup | apiVersion, kind, name}`), which then is in the scope too.
     pub references: Vec<FieldPath>,
-    /// Its controller does nothing before an owner is set.
-    pub requires_owner: bool,
+    /// Its controller does nothing before it has an owner of one of these kinds; empty: it waits for none.
+    pub requires_owner: Vec<GroupKind>,
     /// Its controller skips objects with this annotation.
     pub managed_elsewhere: Option<String>,
     /// The staleness bound of its attestors.
@@ -197,6 +209,17 @@ impl KindRule {
     #[must_use]
     pub fn input(&self, id: &InputId) -> Option<&Input> {
         self.inputs.iter().find(|input| input.id == *id)
+    }
+
+    /// Whether its controller still waits for an owner of this object, and so cannot attest it.
+    #[must_use]
+    pub fn waits_for_owner(&self, object: &ObjectView) -> bool {
+        !self.requires_owner.is_empty()
+            && !object.metadata.owner_references.iter().any(|owner| {
+                self.requires_owner
+                    .iter()
+                    .any(|wanted| wanted.kind == owner.kind && wanted.group == group_of(&owner.api_version))
+            })
     }
 
     /// Whether any input of this kind is inherited by members.
