@@ -1,1 +1,610 @@
-//! To be written.
+//! When is it true that everybody has seen a flip? The decision to echo, and the memory that it rests on.
+//!
+//! One [`Tracker`] stands for one object that can be flipped. It is fed with what the watch cache shows
+//! ([`Tracker::observe`], [`Tracker::take_baselines`]) and asked with consistent lists ([`Tracker::look`]). All of it is
+//! memory of one process on a monotonic clock: losing it can only make an echo later.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{
+    GroupKind, Moment,
+    attestation::{Attestation, attest, observed_generation},
+    intent::{Intent, State},
+    keys::{Evidence, Record, Stamp, Standing},
+    lease::{Alive, Leases, Proof},
+    object::ObjectView,
+    rule::{AttestedBy, Attestor, InputId, InputRef, KindRule},
+    scope::{self, Ruled},
+};
+
+/// The webhook configuration as it stands: under `Fail`, and selecting the namespace in question. Where it does not stand
+/// so there is none, since flips may pass unseen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Guard {
+    /// Its uid, `metadata.generation` and whatever else tells one state of it from another.
+    pub fingerprint: String,
+    /// Since when this process has seen it stand as it does.
+    pub since: Moment,
+}
+
+/// What does not depend on the object that is looked at.
+#[derive(Debug, Clone, Copy)]
+pub struct Ground<'a> {
+    /// Now.
+    pub now: Moment,
+    /// When this process began to watch.
+    pub start: Moment,
+    /// The webhook configuration, if it stands.
+    pub guard: Option<&'a Guard>,
+    /// The managers' Leases.
+    pub leases: &'a Leases,
+}
+
+/// What this process knows of an attestor's answer from a time when every view was known to have it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Baseline {
+    answer: bool,
+    guard: String,
+    term: String,
+}
+
+/// (uid of the attesting object, attestor, input of the flipped object).
+type BaselineKey = (String, String, InputId);
+
+/// What this process remembers of one object that can be flipped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Tracker {
+    uid: String,
+    /// The standing stamp and when this process first saw it; `None` while there is none that is believed.
+    stamp: Option<(Stamp, Moment)>,
+    /// Since when the object is seen acknowledged, or without our keys.
+    quiet_since: Option<Moment>,
+    /// Members, and since when they are seen in this scope without a break.
+    members: BTreeMap<String, Moment>,
+    baselines: BTreeMap<BaselineKey, Baseline>,
+    /// The members on the first list after the flip.
+    first_list: Option<BTreeSet<String>>,
+    /// What was missing at the last look, and since when it has not changed.
+    stalled: Option<(BTreeSet<String>, Moment)>,
+    /// The state of the webhook configuration under which this process has last seen condition and annotations agree.
+    anchor: Option<String>,
+}
+
+/// One attestor that has to be waited for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Laggard {
+    /// Group and kind of the object.
+    pub kind: GroupKind,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// The attestor.
+    pub attestor: String,
+    /// What is the matter with it.
+    pub lag: Lag,
+}
+
+/// Why an attestor has to be waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lag {
+    /// It says nothing at all.
+    Missing,
+    /// It attests what was, not what is intended.
+    Disagrees,
+    /// It agrees, and only time can tell whether that is about this flip.
+    Settling,
+}
+
+/// What an acknowledgement has to wait for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Waiting {
+    /// The attestors, owners before what they own.
+    pub laggards: Vec<Laggard>,
+    /// Referenced objects of a kind without a rule: `Kind.group namespace/name`.
+    pub unruled: Vec<String>,
+    /// What is not asked, and why.
+    pub excluded: Vec<String>,
+    /// How many objects are asked.
+    pub objects: usize,
+    /// Whether nothing has moved for the grace, and something says nothing at all.
+    pub not_reporting: bool,
+    /// When time alone may have changed the answer.
+    pub retry_at: Option<Moment>,
+}
+
+/// What may be echoed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Echo {
+    /// The stamp that is acknowledged. The write has to `test` it.
+    pub stamp: Stamp,
+    /// The state to acknowledge.
+    pub state: State,
+    /// The weakest evidence among the attestors.
+    pub evidence: Evidence,
+    /// How many objects were asked.
+    pub objects: usize,
+    /// The largest staleness bound that evidence rests on.
+    pub bound: Option<Duration>,
+    /// Whether a bound was counted without a Lease.
+    pub lease_absent: bool,
+    /// What was not asked, and why.
+    pub excluded: Vec<String>,
+    /// `metadata.generation` of the revision that was looked at.
+    pub object_generation: i64,
+    baselines: Vec<(BaselineKey, Baseline)>,
+}
+
+/// The outcome of a look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// There is nothing to acknowledge.
+    Quiet,
+    /// The keys are not believed, or the inputs are not those of the stamp: to be marked pending and stamped again.
+    Irregular,
+    /// Not yet.
+    Wait(Waiting),
+    /// Everybody has seen it.
+    Echo(Box<Echo>),
+}
+
+impl Tracker {
+    /// Nothing known yet of the object with this uid.
+    #[must_use]
+    pub fn new(uid: &str) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    /// The object, as the cache (or a list) showed it at `now`.
+    pub fn observe(&mut self, now: Moment, rule: &KindRule, object: &ObjectView) {
+        if object.metadata.uid != self.uid {
+            *self = Self::new(&object.metadata.uid);
+        }
+        let intent = Intent::of(rule, object);
+        match Standing::of(&rule.group_kind, object) {
+            Standing::Bare => {
+                if self.stamp.take().is_some() {
+                    self.forget();
+                }
+                self.quiet_since.get_or_insert(now);
+            }
+            Standing::Own(record) if record.stamp.after == intent => {
+                let known = self.stamp.as_ref().map(|(stamp, _)| stamp);
+                if known != Some(&record.stamp) {
+                    let follows =
+                        known.map_or(0, |stamp| stamp.generation).checked_add(1) == Some(record.stamp.generation);
+                    // A flip that was not seen while pending may have been a hasty one.
+                    if !follows || !record.is_clean() {
+                        self.forget();
+                    }
+                    self.quiet_since = None;
+                    self.first_list = None;
+                    self.stalled = None;
+                    self.stamp = Some((record.stamp.clone(), now));
+                }
+                if record.is_acknowledged() {
+                    self.quiet_since.get_or_insert(now);
+                } else {
+                    self.quiet_since = None;
+                }
+            }
+            Standing::Own(_) | Standing::Foreign | Standing::Broken => {
+                self.stamp = None;
+                self.forget();
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.baselines.clear();
+        self.quiet_since = None;
+        self.first_list = None;
+        self.stalled = None;
+        self.anchor = None;
+    }
+
+    /// The members, as the cache showed them at `now`. One that is missing loses what is known of it.
+    pub fn observe_members(&mut self, now: Moment, uids: &BTreeSet<String>) {
+        self.members.retain(|uid, _| uids.contains(uid));
+        for uid in uids {
+            self.members.entry(uid.clone()).or_insert(now);
+        }
+        let (members, own) = (&self.members, &self.uid);
+        self.baselines
+            .retain(|(uid, _, _), _| uid == own || members.contains_key(uid));
+    }
+
+    /// The members on a list that was made after the flip was seen. Only the first one counts: what a resume lets
+    /// controllers create does not delay its own acknowledgement.
+    pub fn note_list(&mut self, uids: impl IntoIterator<Item = String>) {
+        if self.first_list.is_none() {
+            self.first_list = Some(uids.into_iter().collect());
+        }
+    }
+
+    /// Whether the first list after the standing flip has been noted.
+    #[must_use]
+    pub fn has_first_list(&self) -> bool {
+        self.first_list.is_some()
+    }
+
+    /// Takes baselines from a view that is known to be no older than `view`: at least the staleness bound after the
+    /// process began, the object fell quiet, the member joined and the webhook configuration stood.
+    pub fn take_baselines(&mut self, ground: &Ground<'_>, view: Moment, flipped: &Ruled, members: &[&Ruled]) {
+        let (Some(quiet), Some(guard)) = (self.quiet_since, ground.guard) else {
+            return;
+        };
+        let intent = Intent::of(&flipped.rule, &flipped.object);
+        let base = ground.start.max(quiet).max(guard.since);
+        let mut taken = Vec::new();
+        for ruled in std::iter::once(flipped).chain(members.iter().copied()) {
+            let own = ruled.object.metadata.uid == self.uid;
+            let since = if own {
+                base
+            } else {
+                match self.members.get(&ruled.object.metadata.uid) {
+                    Some(joined) => base.max(*joined),
+                    None => continue,
+                }
+            };
+            for attestor in &ruled.rule.attestors {
+                let due = since.plus(ruled.rule.staleness_bound);
+                if view < due || time(attestor, ground, since, ruled.rule.staleness_bound).is_err() {
+                    continue;
+                }
+                for input in asked_of(flipped, own, None) {
+                    let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input.clone());
+                    let answer = answer(attestor, ruled, own, &input, &intent, &flipped.rule).clear();
+                    taken.push((
+                        key,
+                        answer.map(|answer| baseline(answer, guard, attestor, ground.leases)),
+                    ));
+                }
+            }
+        }
+        for (key, baseline) in taken {
+            match baseline {
+                Some(baseline) => self.baselines.insert(key, baseline),
+                None => self.baselines.remove(&key),
+            };
+        }
+    }
+
+    /// Decides, from lists that were made after the flip was seen: `flipped` first, then `all`, owners before what they
+    /// own.
+    pub fn look(
+        &mut self,
+        ground: &Ground<'_>,
+        flipped: &Ruled,
+        all: &[Ruled],
+        has_rule: &dyn Fn(&GroupKind) -> bool,
+    ) -> Verdict {
+        self.observe(ground.now, &flipped.rule, &flipped.object);
+        let intent = Intent::of(&flipped.rule, &flipped.object);
+        let record = match Standing::of(&flipped.rule.group_kind, &flipped.object) {
+            Standing::Bare => return Verdict::Quiet,
+            Standing::Own(record) if record.stamp.after == intent => record,
+            Standing::Own(_) | Standing::Foreign | Standing::Broken => return Verdict::Irregular,
+        };
+        if record.is_acknowledged() {
+            return Verdict::Quiet;
+        }
+        let Some((_, first_seen)) = self.stamp.clone() else {
+            return Verdict::Irregular;
+        };
+
+        let clean = record.is_clean();
+        let changed = record.stamp.before.changed(&record.stamp.after);
+        let only = clean.then_some(&changed);
+        let inherited = asked_of(flipped, false, only);
+        let scope::Members { mut members, unruled } = if inherited.is_empty() {
+            scope::Members::default()
+        } else {
+            scope::members(&flipped.object, &flipped.rule, all, has_rule)
+        };
+        self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
+        let pauses = inherited.iter().any(|input| intent.has(input));
+        if !pauses && let Some(first) = &self.first_list {
+            members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
+        }
+
+        let mut tally = Tally::default();
+        for ruled in std::iter::once(flipped).chain(members) {
+            let own = ruled.object.metadata.uid == self.uid;
+            let asked = if own {
+                asked_of(flipped, true, only)
+            } else {
+                inherited.clone()
+            };
+            self.ask(ground, flipped, ruled, &asked, &record, clean, first_seen, &mut tally);
+        }
+        if tally.laggards.is_empty() && unruled.is_empty() {
+            return Verdict::Echo(Box::new(Echo {
+                state: intent.state(&flipped.rule),
+                stamp: record.stamp,
+                evidence: tally.evidence.unwrap_or(Evidence::Attested),
+                objects: tally.objects,
+                bound: tally.bound,
+                lease_absent: tally.lease_absent,
+                excluded: tally.excluded.into_iter().collect(),
+                object_generation: flipped.object.metadata.generation.unwrap_or_default(),
+                baselines: tally.baselines,
+            }));
+        }
+        let missing: BTreeSet<String> = tally
+            .laggards
+            .iter()
+            .map(|l| format!("{:?} {} {}/{} {}", l.lag, l.kind, l.namespace, l.name, l.attestor))
+            .chain(unruled.iter().cloned())
+            .collect();
+        let since = match self.stalled.take() {
+            Some((known, since)) if known == missing => since,
+            _ => ground.now,
+        };
+        self.stalled = Some((missing, since));
+        let silent = !unruled.is_empty() || tally.laggards.iter().any(|l| l.lag == Lag::Missing);
+        let due = since.plus(flipped.rule.grace);
+        Verdict::Wait(Waiting {
+            not_reporting: silent && ground.now >= due,
+            retry_at: tally
+                .retry_at
+                .into_iter()
+                .chain((silent && ground.now < due).then_some(due))
+                .min(),
+            laggards: tally.laggards,
+            unruled: unruled.into_iter().collect(),
+            excluded: tally.excluded.into_iter().collect(),
+            objects: tally.objects,
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn ask(
+        &self,
+        ground: &Ground<'_>,
+        flipped: &Ruled,
+        ruled: &Ruled,
+        asked: &[InputId],
+        record: &Record,
+        clean: bool,
+        first_seen: Moment,
+        tally: &mut Tally,
+    ) {
+        let (object, rule) = (&ruled.object, &ruled.rule);
+        let own = object.metadata.uid == self.uid;
+        if let Some(key) = rule
+            .managed_elsewhere
+            .as_ref()
+            .filter(|key| object.metadata.annotation(key).is_some())
+        {
+            tally
+                .excluded
+                .insert(format!("{} ({key})", scope::display(&rule.group_kind, object)));
+            return;
+        }
+        if rule.waits_for_owner(object) {
+            tally.excluded.insert(format!(
+                "{} (has no owner yet)",
+                scope::display(&rule.group_kind, object)
+            ));
+            return;
+        }
+        tally.objects += 1;
+        for attestor in rule.attestors.iter().filter(|attestor| attestor.applies(object)) {
+            let asked: Vec<&InputId> = asked
+                .iter()
+                .filter(|input| attestor.answers_for(&reference(own, input)))
+                .collect();
+            if asked.is_empty() {
+                continue;
+            }
+            if attestor.by == AttestedBy::None {
+                tally.excluded.insert(format!(
+                    "{} of every {} (attestedBy: none)",
+                    attestor.name, rule.group_kind
+                ));
+                continue;
+            }
+            let answers: Vec<(&InputId, Attestation)> = asked
+                .into_iter()
+                .map(|input| {
+                    (
+                        input,
+                        answer(attestor, ruled, own, input, &record.stamp.after, &flipped.rule),
+                    )
+                })
+                .collect();
+            let mut lag = |lag| {
+                tally.laggards.push(Laggard {
+                    kind: rule.group_kind.clone(),
+                    namespace: object.metadata.namespace.clone(),
+                    name: object.metadata.name.clone(),
+                    attestor: attestor.name.clone(),
+                    lag,
+                });
+            };
+            if answers.iter().any(|(_, a)| *a == Attestation::Missing) {
+                lag(Lag::Missing);
+                continue;
+            }
+            if answers
+                .iter()
+                .any(|(input, a)| !a.agrees(record.stamp.after.has(input)))
+            {
+                lag(Lag::Disagrees);
+                continue;
+            }
+            let attested = clean
+                && ((own && has_read(attestor, object, &record.stamp))
+                    || answers
+                        .iter()
+                        .any(|(input, a)| self.alternated(ground, ruled, attestor, input, *a, record)));
+            if attested {
+                tally.evidence.get_or_insert(Evidence::Attested);
+            } else {
+                match time(attestor, ground, first_seen, rule.staleness_bound) {
+                    Ok(lease_absent) => {
+                        tally.evidence = Some(Evidence::Settled);
+                        tally.bound = tally.bound.max(Some(rule.staleness_bound));
+                        tally.lease_absent |= lease_absent;
+                    }
+                    Err(retry_at) => {
+                        lag(Lag::Settling);
+                        tally.retry_at = tally.retry_at.into_iter().chain(retry_at).min();
+                        continue;
+                    }
+                }
+            }
+            if let Some(guard) = ground.guard {
+                tally.baselines.extend(answers.iter().filter_map(|(input, a)| {
+                    let key = (object.metadata.uid.clone(), attestor.name.clone(), (*input).clone());
+                    Some((key, baseline(a.clear()?, guard, attestor, ground.leases)))
+                }));
+            }
+        }
+    }
+
+    /// Whether the answer has changed since a time when every view was known to have the old one.
+    fn alternated(
+        &self,
+        ground: &Ground<'_>,
+        ruled: &Ruled,
+        attestor: &Attestor,
+        input: &InputId,
+        attestation: Attestation,
+        record: &Record,
+    ) -> bool {
+        let (before, after) = (record.stamp.before.has(input), record.stamp.after.has(input));
+        let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input.clone());
+        let Some(guard) = ground.guard else { return false };
+        before != after
+            && attestation.clear() == Some(after)
+            && self
+                .baselines
+                .get(&key)
+                .is_some_and(|baseline| *baseline == self::baseline(before, guard, attestor, ground.leases))
+    }
+
+    /// The echo was stored. Every answer that was evidence in it is a baseline from now on.
+    pub fn echoed(&mut self, now: Moment, echo: &Echo) {
+        if self.stamp.as_ref().is_some_and(|(stamp, _)| *stamp == echo.stamp) {
+            self.baselines.extend(echo.baselines.iter().cloned());
+            self.quiet_since.get_or_insert(now);
+            self.stalled = None;
+        }
+    }
+
+    /// How many baselines are held.
+    #[must_use]
+    pub fn baselines(&self) -> usize {
+        self.baselines.len()
+    }
+
+    /// Whether a condition that a spec edit left behind may be raised to the new `metadata.generation`: the webhook
+    /// configuration stands as it did when condition and annotations were last seen to agree, so no flip, nor a pair of
+    /// them, can have passed unseen.
+    #[must_use]
+    pub fn may_raise(&self, guard: Option<&Guard>) -> bool {
+        guard.is_some_and(|guard| self.anchor.as_ref() == Some(&guard.fingerprint))
+    }
+
+    /// Condition and annotations agree at the present `metadata.generation`.
+    pub fn anchored(&mut self, guard: Option<&Guard>) {
+        self.anchor = guard.map(|guard| guard.fingerprint.clone());
+    }
+}
+
+#[derive(Default)]
+struct Tally {
+    laggards: Vec<Laggard>,
+    excluded: BTreeSet<String>,
+    objects: usize,
+    evidence: Option<Evidence>,
+    bound: Option<Duration>,
+    lease_absent: bool,
+    retry_at: Option<Moment>,
+    baselines: Vec<(BaselineKey, Baseline)>,
+}
+
+/// The inputs of the flipped object to ask for: of the object itself all, of a member the inherited ones; `only` those
+/// that changed, if the flip was clean. A hasty one asks everybody, for every input.
+fn asked_of(flipped: &Ruled, own: bool, only: Option<&BTreeSet<InputId>>) -> Vec<InputId> {
+    let concerned = flipped.rule.inputs.iter().filter(|input| own || input.inherited);
+    concerned
+        .filter(|input| only.is_none_or(|only| only.contains(&input.id)))
+        .map(|input| input.id.clone())
+        .collect()
+}
+
+fn reference(own: bool, input: &InputId) -> InputRef {
+    if own {
+        InputRef::Own(input.clone())
+    } else {
+        InputRef::Inherited(input.clone())
+    }
+}
+
+/// What an attestor of `ruled` says of an input of the flipped object, whose intent is `intent`.
+fn answer(
+    attestor: &Attestor,
+    ruled: &Ruled,
+    own: bool,
+    input: &InputId,
+    intent: &Intent,
+    flipped_rule: &KindRule,
+) -> Attestation {
+    let inherits = |id: &InputId| flipped_rule.input(id).is_some_and(|input| input.inherited);
+    let (together, causes) = if own {
+        // What the flipped object may itself inherit is not known here, so more than its own inputs can be the cause.
+        (
+            !intent.is_empty(),
+            ruled.rule.inputs.len() + usize::from(ruled.rule.inherits),
+        )
+    } else {
+        let inherited = flipped_rule.inputs.iter().filter(|input| input.inherited).count();
+        let on = intent.0.iter().any(inherits) || !Intent::of(&ruled.rule, &ruled.object).is_empty();
+        (on, ruled.rule.inputs.len() + inherited)
+    };
+    attest(attestor, &ruled.object, &reference(own, input), together, causes)
+}
+
+/// Whether the attestor says that it has read the revision which the flip made.
+fn has_read(attestor: &Attestor, object: &ObjectView, stamp: &Stamp) -> bool {
+    stamp
+        .object_generation
+        .is_some_and(|m| observed_generation(attestor, object).is_some_and(|observed| observed >= m))
+}
+
+fn baseline(answer: bool, guard: &Guard, attestor: &Attestor, leases: &Leases) -> Baseline {
+    Baseline {
+        answer,
+        guard: guard.fingerprint.clone(),
+        term: attestor
+            .lease
+            .as_ref()
+            .map(|lease| leases.term(lease))
+            .unwrap_or_default(),
+    }
+}
+
+/// Whether the bound has passed since `since` for this attestor, and then whether it was counted without a Lease; else
+/// when it may be worth asking again (`None`: not before the Lease moves).
+fn time(attestor: &Attestor, ground: &Ground<'_>, since: Moment, bound: Duration) -> Result<bool, Option<Moment>> {
+    let passed = |until: Moment, since: Moment| {
+        let due = since.plus(bound);
+        if until >= due { Ok(()) } else { Err(Some(due)) }
+    };
+    match attestor.lease.as_ref().map(|lease| ground.leases.proof(lease)) {
+        None => passed(ground.now, since).map(|()| false),
+        Some(Proof::Absent) => passed(ground.now, since).map(|()| true),
+        // The last renewal counts, not now: a manager that froze after it has seen nothing since.
+        Some(Proof::Alive(Alive { since: alive, until })) => passed(until, since.max(alive)).map(|()| false),
+        Some(Proof::Unknown | Proof::Silent) => Err(None),
+    }
+}

@@ -145,7 +145,7 @@ pub enum Standing {
     /// None of our guarded keys is there.
     Bare,
     /// A record of this very object.
-    Own(Record),
+    Own(Box<Record>),
     /// The stamp names another object or uid: a copy, or a restore that the webhook did not see. Not believed.
     Foreign,
     /// Keys that do not make a record: missing, not canonical, contradicting. Not believed.
@@ -209,14 +209,14 @@ impl Standing {
         let acknowledgement = get(ACKNOWLEDGEMENT)
             .and_then(|text| serde_json::from_str::<Acknowledgement>(text).ok())
             .filter(|a| a.uid == object.metadata.uid);
-        Self::Own(Record {
+        Self::Own(Box::new(Record {
             observed: get(OBSERVED_GENERATION)
                 .and_then(parse_generation)
                 .filter(|k| *k <= stamp.generation),
             acknowledged: get(ACKNOWLEDGED).and_then(State::parse),
             acknowledgement,
             stamp,
-        })
+        }))
     }
 
     /// The record, if the keys are believed.
