@@ -194,8 +194,9 @@ pub struct KindRule {
     pub inherits: bool,
     /// Fields that refer to another object (`{apiGroup | apiVersion, kind, name}`), which then is in the scope too.
     pub references: Vec<FieldPath>,
-    /// Its controller does nothing before it has an owner of one of these kinds; empty: it waits for none.
-    pub requires_owner: Vec<GroupKind>,
+    /// Its controller does nothing before it has an owner other than these, who only made it (kind `*`: all of the
+    /// group); `None`: it waits for none.
+    pub requires_owner: Option<Vec<GroupKind>>,
     /// Its controller skips objects with this annotation.
     pub managed_elsewhere: Option<String>,
     /// The staleness bound of its attestors.
@@ -212,14 +213,17 @@ impl KindRule {
     }
 
     /// Whether its controller still waits for an owner of this object, and so cannot attest it.
+    ///
+    /// An owner that no rule knows of ends the wait: an object is rather asked in vain than left out in error.
     #[must_use]
     pub fn waits_for_owner(&self, object: &ObjectView) -> bool {
-        !self.requires_owner.is_empty()
-            && !object.metadata.owner_references.iter().any(|owner| {
-                self.requires_owner
-                    .iter()
-                    .any(|wanted| wanted.kind == owner.kind && wanted.group == group_of(&owner.api_version))
+        self.requires_owner.as_ref().is_some_and(|makers| {
+            object.metadata.owner_references.iter().all(|owner| {
+                makers.iter().any(|maker| {
+                    maker.group == group_of(&owner.api_version) && (maker.kind == "*" || maker.kind == owner.kind)
+                })
             })
+        })
     }
 
     /// Whether any input of this kind is inherited by members.
