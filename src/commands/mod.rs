@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 pub mod exec;
 pub mod sandbox;
+pub mod sweep;
 
 /// What a subcommand returns: its exit code, or an error that [`print_error`] shows with its causes.
 pub type Result = std::result::Result<ExitCode, Box<dyn Error + Send + Sync>>;
@@ -39,13 +40,16 @@ pub enum Command {
     /// Runs a program that dies with its parent (the sandbox starts its processes with this)
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
+    /// Removes the folder of a sandbox when its owner is gone
+    #[command(name = sweep::NAME, hide = true)]
+    Sweep(sweep::Args),
 }
 
 impl Command {
     /// What is logged unless the user says otherwise: servers tell what they do, tools only what went wrong.
     fn default_log_level(&self) -> &'static str {
         match self {
-            Self::Sandbox(_) | Self::Exec(_) => "warn",
+            Self::Sandbox(_) | Self::Exec(_) | Self::Sweep(_) => "warn",
         }
     }
 }
@@ -70,9 +74,11 @@ pub fn run(cli: Cli) -> Result {
         log_format,
         command,
     } = cli;
-    // Before anything that starts a thread: this one replaces its process.
-    if let Command::Exec(args) = command {
-        return exec::run(args);
+    // These need no runtime, and the first one replaces its process.
+    match command {
+        Command::Exec(args) => return exec::run(args),
+        Command::Sweep(args) => return sweep::run(args),
+        _ => {}
     }
     // An error means that a provider is there already, which is as good.
     drop(rustls::crypto::ring::default_provider().install_default());
@@ -88,6 +94,7 @@ async fn dispatch(command: Command) -> Result {
     match command {
         Command::Sandbox(args) => sandbox::run(args).await,
         Command::Exec(args) => exec::run(args),
+        Command::Sweep(args) => sweep::run(args),
     }
 }
 

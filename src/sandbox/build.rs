@@ -1,0 +1,278 @@
+//! Builds the programs of a sandbox from pinned Go modules, once, into the user's cache folder.
+//!
+//! Layout, per module: `<module>-<hash of the pins>/bin/<program>`, and for Cluster API `manifests/`:
+//! `crd/*.yaml`, `webhook/<manager>.yaml`, `template/{clusterclass,cluster}.yaml`. Everything is made elsewhere and
+//! renamed, so that what is there is complete; a file lock keeps processes that start at once from building twice.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Error;
+use super::process::{self, Spawner, tail};
+use super::progress::Progress;
+use super::tools::{CAPI_MODULE, CAPI_TEST_MODULE, CLUSTER_API, DEBUG_PORT, Module};
+
+/// Folders with CRDs: the Go module and the path in it.
+const CRDS: [(&str, &str); 5] = [
+    (CAPI_MODULE, "core/config/crd/bases"),
+    (CAPI_MODULE, "bootstrap/kubeadm/config/crd/bases"),
+    (CAPI_MODULE, "controlplane/kubeadm/config/crd/bases"),
+    (CAPI_MODULE, "cmd/clusterctl/config/crd/bases"),
+    (CAPI_TEST_MODULE, "infrastructure/docker/config/crd/bases"),
+];
+
+/// Single files: the Go module, the path in it, and the path below `manifests`.
+const FILES: [(&str, &str, &str); 6] = [
+    (
+        CAPI_MODULE,
+        "core/config/webhook/manifests.yaml",
+        "webhook/capi-core.yaml",
+    ),
+    (
+        CAPI_MODULE,
+        "bootstrap/kubeadm/config/webhook/manifests.yaml",
+        "webhook/capi-bootstrap.yaml",
+    ),
+    (
+        CAPI_MODULE,
+        "controlplane/kubeadm/config/webhook/manifests.yaml",
+        "webhook/capi-control-plane.yaml",
+    ),
+    (
+        CAPI_TEST_MODULE,
+        "infrastructure/docker/config/webhook/manifests.yaml",
+        "webhook/capi-dev.yaml",
+    ),
+    (
+        CAPI_TEST_MODULE,
+        "infrastructure/docker/templates/clusterclass-in-memory.yaml",
+        "template/clusterclass.yaml",
+    ),
+    (
+        CAPI_TEST_MODULE,
+        "infrastructure/docker/templates/cluster-template-in-memory.yaml",
+        "template/cluster.yaml",
+    ),
+];
+
+/// Builds into one cache folder.
+#[derive(Debug)]
+pub(super) struct Builder<'a> {
+    spawner: &'a Spawner,
+    cache: PathBuf,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(spawner: &'a Spawner, cache: PathBuf) -> Result<Self, Error> {
+        fs::create_dir_all(&cache).map_err(Error::file("create", &cache))?;
+        Ok(Self { spawner, cache })
+    }
+
+    /// The folder with the programs of a module, all of them there.
+    pub(super) fn build(&self, module: &'static Module) -> Result<PathBuf, Error> {
+        let bin = self.cache.join(module.folder_name()).join("bin");
+        let complete = || module.programs.iter().all(|program| bin.join(program.name).is_file());
+        if complete() {
+            return Ok(bin);
+        }
+        let _lock = self.lock(module)?;
+        if complete() {
+            return Ok(bin);
+        }
+        fs::create_dir_all(&bin).map_err(Error::file("create", &bin))?;
+        let work = self.work_folder(module)?;
+        let overlay = if module.name == CLUSTER_API.name {
+            Some(self.overlay(module, work.path())?)
+        } else {
+            None
+        };
+        for program in module
+            .programs
+            .iter()
+            .filter(|program| !bin.join(program.name).is_file())
+        {
+            let name = program.name;
+            let progress = Progress::start(format!("building {name} from its Go module (once)"));
+            let output = work.path().join(name);
+            let mut args = vec![
+                "build".into(),
+                "-trimpath".into(),
+                "-ldflags".into(),
+                module.ldflags().into(),
+            ];
+            if let Some(overlay) = &overlay {
+                args.push("-overlay".into());
+                args.push(overlay.clone().into_os_string());
+            }
+            args.extend(["-o".into(), output.clone().into_os_string(), program.package.into()]);
+            self.go(module, "build", name, work.path(), args, Some(progress))?;
+            let target = bin.join(name);
+            fs::rename(&output, &target).map_err(Error::file("put in place", &target))?;
+        }
+        Ok(bin)
+    }
+
+    /// The folder with Cluster API's manifests.
+    pub(super) fn manifests(&self) -> Result<PathBuf, Error> {
+        let module = &CLUSTER_API;
+        let manifests = self.cache.join(module.folder_name()).join("manifests");
+        if manifests.is_dir() {
+            return Ok(manifests);
+        }
+        let _lock = self.lock(module)?;
+        if manifests.is_dir() {
+            return Ok(manifests);
+        }
+        let work = self.work_folder(module)?;
+        let young = work.path().join("manifests");
+        for folder in ["crd", "webhook", "template"] {
+            let path = young.join(folder);
+            fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+        }
+        for (source, folder) in CRDS {
+            let folder = self.module_folder(module, source, work.path())?.join(folder);
+            for entry in fs::read_dir(&folder).map_err(Error::file("read", &folder))?.flatten() {
+                copy(&entry.path(), &young.join("crd").join(entry.file_name()))?;
+            }
+        }
+        for (source, path, target) in FILES {
+            copy(
+                &self.module_folder(module, source, work.path())?.join(path),
+                &young.join(target),
+            )?;
+        }
+        fs::rename(&young, &manifests).map_err(Error::file("put in place", &manifests))?;
+        Ok(manifests)
+    }
+
+    fn lock(&self, module: &Module) -> Result<File, Error> {
+        let path = self.cache.join(format!("{}.lock", module.folder_name()));
+        let lock = File::create(&path).map_err(Error::file("create", &path))?;
+        lock.lock().map_err(Error::file("lock", &path))?;
+        Ok(lock)
+    }
+
+    /// A folder with the go.mod and go.sum of a module, on the same file system as the cache.
+    fn work_folder(&self, module: &Module) -> Result<tempfile::TempDir, Error> {
+        let folder = tempfile::Builder::new()
+            .prefix(".build-")
+            .tempdir_in(&self.cache)
+            .map_err(Error::file("make a folder in", &self.cache))?;
+        for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
+            let path = folder.path().join(name);
+            fs::write(&path, content).map_err(Error::file("write", &path))?;
+        }
+        Ok(folder)
+    }
+
+    /// A file for `go build -overlay` that replaces one file of a dependency by a copy with one line changed.
+    fn overlay(&self, module: &'static Module, work: &Path) -> Result<PathBuf, Error> {
+        let original = self
+            .module_folder(module, DEBUG_PORT.module, work)?
+            .join(DEBUG_PORT.file);
+        let text = fs::read_to_string(&original).map_err(Error::file("read", &original))?;
+        if text.matches(DEBUG_PORT.line).count() != 1 {
+            return Err(Error::Source {
+                path: original,
+                problem: "the line to replace is not in it exactly once",
+            });
+        }
+        let copy = work.join("overlay.go.txt");
+        fs::write(&copy, text.replace(DEBUG_PORT.line, DEBUG_PORT.instead)).map_err(Error::file("write", &copy))?;
+        let overlay = work.join("overlay.json");
+        let content = serde_json::json!({ "Replace": { original.to_string_lossy(): copy.to_string_lossy() } });
+        fs::write(&overlay, content.to_string()).map_err(Error::file("write", &overlay))?;
+        Ok(overlay)
+    }
+
+    /// Where the source of a dependency is; it is downloaded where need be.
+    fn module_folder(&self, module: &'static Module, dependency: &str, work: &Path) -> Result<PathBuf, Error> {
+        self.go(
+            module,
+            "mod download",
+            dependency,
+            work,
+            vec!["mod".into(), "download".into(), dependency.into()],
+            None,
+        )?;
+        let args = ["list", "-m", "-f", "{{.Dir}}", dependency].map(Into::into).to_vec();
+        let output = self.go(module, "list", dependency, work, args, None)?;
+        output
+            .lines()
+            .map(PathBuf::from)
+            .rfind(|path| path.is_dir())
+            .ok_or(Error::Go {
+                what: "list",
+                module: module.name,
+                output,
+            })
+    }
+
+    /// Runs Go and returns what it writes.
+    fn go(
+        &self,
+        module: &'static Module,
+        what: &'static str,
+        subject: &str,
+        work: &Path,
+        args: Vec<std::ffi::OsString>,
+        mut progress: Option<Progress>,
+    ) -> Result<String, Error> {
+        let go = find_in_path("go").ok_or_else(|| Error::NoGo {
+            program: module.programs.first().map_or("a program", |program| program.name),
+            needs: module.go_version(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        tracing::debug!(what, subject, "running go");
+        let log = work.join("go.log");
+        fs::write(&log, "").map_err(Error::file("write", &log))?;
+        let program = process::Program {
+            name: "go".to_owned(),
+            path: go,
+            args,
+            folder: work.to_owned(),
+            log: log.clone(),
+            ..process::Program::default()
+        };
+        // GOFLAGS could say anything; GOWORK would take our go.mod for a part of somebody's workspace.
+        let program = program
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-mod=readonly -buildvcs=false")
+            .env("GOWORK", "off");
+        let process = self.spawner.spawn(program)?;
+        let status = loop {
+            if let Some(status) = process.ended() {
+                break status;
+            }
+            if let Some(progress) = &mut progress {
+                progress.tick();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        let output = fs::read_to_string(&log).map_err(Error::file("read", &log))?;
+        if !status.success() {
+            return Err(Error::Go {
+                what,
+                module: module.name,
+                output: tail(&output),
+            });
+        }
+        if let Some(progress) = progress {
+            progress.done();
+        }
+        Ok(output)
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    // Not `fs::copy`: files of the module cache are read-only, and copies would be, too.
+    let content = fs::read(from).map_err(Error::file("read", from))?;
+    fs::write(to, content).map_err(Error::file("write", to))
+}
+
+fn find_in_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+}

@@ -1,0 +1,54 @@
+//! What the tests share, first of all sandboxes.
+//!
+//! - [`plain`]: a shared one. A test makes its own clients (`sandbox.client().await`), since each test has its own
+//!   runtime, and its own namespace, since others are at work as well.
+//! - [`private_plain`]: for tests that freeze, kill or restart something.
+
+use std::time::{Duration, Instant};
+
+use pausegen::sandbox::{Options, Sandbox};
+use tokio::sync::OnceCell;
+
+/// The `pausegen` binary.
+pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_pausegen");
+
+/// The options of every sandbox here.
+pub(crate) fn options() -> Options {
+    // Without it rustls does not know whose cryptography to use; an error means that another test was faster.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    Options::new(EXE)
+}
+
+/// The API server that the tests share, without Cluster API.
+pub(crate) async fn plain() -> &'static Sandbox {
+    static SHARED: OnceCell<Sandbox> = OnceCell::const_new();
+    SHARED.get_or_init(private_plain).await
+}
+
+/// An API server of one's own.
+pub(crate) async fn private_plain() -> Sandbox {
+    start(options()).await
+}
+
+async fn start(options: Options) -> Sandbox {
+    match Box::pin(Sandbox::start(options)).await {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            pausegen::commands::print_error(&error);
+            panic!("no sandbox: {error}");
+        }
+    }
+}
+
+/// Asks again and again until there is an answer. Panics when it takes more than a minute: `what` says what was waited
+/// for.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
