@@ -58,6 +58,8 @@ type BaselineKey = (String, String, InputId);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Tracker {
     uid: String,
+    /// The newest `resourceVersion` seen, where it is a number (KEP-5504 makes them comparable).
+    version: Option<u64>,
     /// The standing stamp and when this process first saw it; `None` while there is none that is believed.
     stamp: Option<(Stamp, Moment)>,
     /// Since when the object is seen acknowledged, or without our keys.
@@ -166,6 +168,12 @@ impl Tracker {
         if object.metadata.uid != self.uid {
             *self = Self::new(&object.metadata.uid);
         }
+        // The cache may still show what a list has overtaken.
+        let version = object.metadata.resource_version.parse::<u64>().ok();
+        if version < self.version {
+            return;
+        }
+        self.version = version;
         let intent = Intent::of(rule, object);
         match Standing::of(&rule.group_kind, object) {
             Standing::Bare => {
@@ -295,8 +303,9 @@ impl Tracker {
         if record.is_acknowledged() {
             return Verdict::Quiet;
         }
-        let Some((_, first_seen)) = self.stamp.clone() else {
-            return Verdict::Irregular;
+        // A view that has been overtaken decides nothing.
+        let Some((_, first_seen)) = self.stamp.clone().filter(|(stamp, _)| *stamp == record.stamp) else {
+            return Verdict::Quiet;
         };
 
         let clean = record.is_clean();
@@ -323,6 +332,18 @@ impl Tracker {
                 inherited.clone()
             };
             self.ask(ground, flipped, ruled, &asked, &record, clean, first_seen, &mut tally);
+        }
+        if tally.evidence.is_none() && tally.laggards.is_empty() {
+            // Nobody is left to ask: only time can answer.
+            let bound = flipped.rule.staleness_bound;
+            let due = first_seen.plus(bound);
+            if ground.now < due {
+                tally.laggards.push(laggard(flipped, "nobody", Lag::Settling));
+                tally.retry_at = Some(due);
+            } else {
+                tally.evidence = Some(Evidence::Settled);
+                tally.bound = Some(bound);
+            }
         }
         if tally.laggards.is_empty() && unruled.is_empty() {
             return Verdict::Echo(Box::new(Echo {
@@ -420,15 +441,7 @@ impl Tracker {
                     )
                 })
                 .collect();
-            let mut lag = |lag| {
-                tally.laggards.push(Laggard {
-                    kind: rule.group_kind.clone(),
-                    namespace: object.metadata.namespace.clone(),
-                    name: object.metadata.name.clone(),
-                    attestor: attestor.name.clone(),
-                    lag,
-                });
-            };
+            let mut lag = |lag| tally.laggards.push(laggard(ruled, &attestor.name, lag));
             if answers.iter().any(|(_, a)| *a == Attestation::Missing) {
                 lag(Lag::Missing);
                 continue;
@@ -530,6 +543,16 @@ struct Tally {
     lease_absent: bool,
     retry_at: Option<Moment>,
     baselines: Vec<(BaselineKey, Baseline)>,
+}
+
+fn laggard(ruled: &Ruled, attestor: &str, lag: Lag) -> Laggard {
+    Laggard {
+        kind: ruled.rule.group_kind.clone(),
+        namespace: ruled.object.metadata.namespace.clone(),
+        name: ruled.object.metadata.name.clone(),
+        attestor: attestor.to_owned(),
+        lag,
+    }
 }
 
 /// The inputs of the flipped object to ask for: of the object itself all, of a member the inherited ones; `only` those
