@@ -4,6 +4,7 @@
 //! `crd/*.yaml`, `webhook/<manager>.yaml`, `template/{clusterclass,cluster}.yaml`. Everything is made elsewhere and
 //! renamed, so that what is there is complete; a file lock keeps processes that start at once from building twice.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use super::Error;
 use super::process::{self, Spawner, tail};
 use super::progress::Progress;
-use super::tools::{CAPI_MODULE, CAPI_TEST_MODULE, CLUSTER_API, DEBUG_PORT, Module};
+use super::tools::{CAPI_MODULE, CAPI_TEST_MODULE, CLUSTER_API, Module, Patch};
 
 /// Folders with CRDs: the Go module and the path in it.
 const CRDS: [(&str, &str); 5] = [
@@ -82,30 +83,23 @@ impl<'a> Builder<'a> {
         }
         fs::create_dir_all(&bin).map_err(Error::file("create", &bin))?;
         let work = self.work_folder(module)?;
-        let overlay = if module.name == CLUSTER_API.name {
-            Some(self.overlay(module, work.path())?)
-        } else {
-            None
-        };
-        for program in module
+        for patch in module.patches {
+            self.patch(module, patch, work.path())?;
+        }
+        let missing = module
             .programs
             .iter()
-            .filter(|program| !bin.join(program.name).is_file())
-        {
+            .filter(|program| !bin.join(program.name).is_file());
+        for program in missing {
             let name = program.name;
             let progress = Progress::start(format!("building {name} from its Go module (once)"));
             let output = work.path().join(name);
-            let mut args = vec![
-                "build".into(),
-                "-trimpath".into(),
-                "-ldflags".into(),
-                module.ldflags().into(),
-            ];
-            if let Some(overlay) = &overlay {
-                args.push("-overlay".into());
-                args.push(overlay.clone().into_os_string());
-            }
-            args.extend(["-o".into(), output.clone().into_os_string(), program.package.into()]);
+            let ldflags = module.ldflags();
+            let flags = ["build", "-trimpath", "-ldflags", &ldflags, "-o"].map(OsString::from);
+            let args = flags
+                .into_iter()
+                .chain([output.clone().into_os_string(), program.package.into()]);
+            let args = args.collect();
             self.go(module, "build", name, work.path(), args, Some(progress))?;
             let target = bin.join(name);
             fs::rename(&output, &target).map_err(Error::file("put in place", &target))?;
@@ -166,24 +160,22 @@ impl<'a> Builder<'a> {
         Ok(folder)
     }
 
-    /// A file for `go build -overlay` that replaces one file of a dependency by a copy with one line changed.
-    fn overlay(&self, module: &'static Module, work: &Path) -> Result<PathBuf, Error> {
-        let original = self
-            .module_folder(module, DEBUG_PORT.module, work)?
-            .join(DEBUG_PORT.file);
-        let text = fs::read_to_string(&original).map_err(Error::file("read", &original))?;
-        if text.matches(DEBUG_PORT.line).count() != 1 {
+    /// Lets the module be built with a copy of a dependency in which one line is another one.
+    fn patch(&self, module: &'static Module, patch: &Patch, work: &Path) -> Result<(), Error> {
+        let copy = work.join("patched");
+        copy_folder(&self.module_folder(module, patch.module, work)?, &copy)?;
+        let file = copy.join(patch.file);
+        let text = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
+        if text.matches(patch.line).count() != 1 {
             return Err(Error::Source {
-                path: original,
+                path: file,
                 problem: "the line to replace is not in it exactly once",
             });
         }
-        let copy = work.join("overlay.go.txt");
-        fs::write(&copy, text.replace(DEBUG_PORT.line, DEBUG_PORT.instead)).map_err(Error::file("write", &copy))?;
-        let overlay = work.join("overlay.json");
-        let content = serde_json::json!({ "Replace": { original.to_string_lossy(): copy.to_string_lossy() } });
-        fs::write(&overlay, content.to_string()).map_err(Error::file("write", &overlay))?;
-        Ok(overlay)
+        fs::write(&file, text.replace(patch.line, patch.instead)).map_err(Error::file("write", &file))?;
+        let go_mod = work.join("go.mod");
+        let text = format!("{}\nreplace {} => ./patched\n", module.go_mod, patch.module);
+        fs::write(&go_mod, text).map_err(Error::file("write", &go_mod))
     }
 
     /// Where the source of a dependency is; it is downloaded where need be.
@@ -216,7 +208,7 @@ impl<'a> Builder<'a> {
         what: &'static str,
         subject: &str,
         work: &Path,
-        args: Vec<std::ffi::OsString>,
+        args: Vec<OsString>,
         mut progress: Option<Progress>,
     ) -> Result<String, Error> {
         let go = find_in_path("go").ok_or_else(|| Error::NoGo {
@@ -263,6 +255,19 @@ impl<'a> Builder<'a> {
         }
         Ok(output)
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::create_dir_all(to).map_err(Error::file("create", to))?;
+    for entry in fs::read_dir(from).map_err(Error::file("read", from))?.flatten() {
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            copy_folder(&path, &target)?;
+        } else {
+            copy(&path, &target)?;
+        }
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {

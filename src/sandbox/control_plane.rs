@@ -14,12 +14,13 @@ use tracing::subscriber::NoSubscriber;
 use super::Error;
 use super::authority::{Authority, service_account_keys};
 use super::binaries::{self, Binaries};
+use super::capi::Capi;
 use super::data_dir::DataDir;
 use super::process::{Process, Program, Spawner};
 use super::{kubeconfig, ports, wait};
 
 /// How often the API server is started on another port when somebody else was faster.
-const PORT_ATTEMPTS: usize = 5;
+pub(super) const PORT_ATTEMPTS: usize = 5;
 
 /// Everything is logged, bodies are not: who wrote what when is what counts here, and bodies would slow it all down.
 const AUDIT_POLICY: &str = "\
@@ -71,8 +72,9 @@ impl Options {
 #[derive(Debug)]
 pub struct Sandbox {
     // The order of the fields is the order in which they end.
+    capi: Option<Capi>,
     api_server: Mutex<Process>,
-    _etcd: Process,
+    etcd: Process,
     control_plane: Arc<ControlPlane>,
 }
 
@@ -137,17 +139,29 @@ impl Sandbox {
             let api_server = control_plane.start_api_server()?;
             match control_plane.ready(&etcd, &api_server).await {
                 Ok(()) => break api_server,
-                Err(Error::Ended { log, .. }) if attempt < PORT_ATTEMPTS && log.contains("address already in use") => {
+                Err(error) if attempt < PORT_ATTEMPTS && error.is_port_taken() => {
                     tracing::debug!(port = control_plane.port, "the port was taken, trying another one");
                 }
                 Err(error) => return Err(error),
             }
         };
-        Ok(Self {
+        let capi_binaries = control_plane.binaries.capi.clone();
+        let mut this = Self {
+            capi: None,
             api_server: Mutex::new(api_server),
-            _etcd: etcd,
+            etcd,
             control_plane: Arc::new(control_plane),
-        })
+        };
+        if let Some(binaries) = capi_binaries {
+            this.capi = Some(Capi::start(Arc::clone(&this.control_plane), binaries).await?);
+        }
+        Ok(this)
+    }
+
+    /// Cluster API, where it was asked for.
+    #[must_use]
+    pub fn capi(&self) -> Option<&Capi> {
+        self.capi.as_ref()
     }
 
     /// The kubeconfig of the administrator (`admin`, in `system:masters`).
@@ -264,7 +278,7 @@ impl Sandbox {
     /// It does not come back.
     pub async fn start_api_server(&self) -> Result<(), Error> {
         let api_server = self.control_plane.start_api_server()?;
-        self.control_plane.ready(&self._etcd, &api_server).await?;
+        self.control_plane.ready(&self.etcd, &api_server).await?;
         *self.api_server.lock().unwrap_or_else(PoisonError::into_inner) = api_server;
         Ok(())
     }
@@ -286,6 +300,11 @@ impl Drop for Sandbox {
 impl ControlPlane {
     pub(super) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// A client for the administrator on the current runtime.
+    pub(super) async fn client(&self) -> Result<Client, Error> {
+        kubeconfig::client(&self.kubeconfig).await
     }
 
     pub(super) fn kubeconfig_for(&self, user: &str, groups: &[&str]) -> Result<PathBuf, Error> {

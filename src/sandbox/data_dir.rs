@@ -72,6 +72,12 @@ impl DataDir {
         Ok(path)
     }
 
+    pub(super) fn subfolder(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.file(name);
+        fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+        Ok(path)
+    }
+
     /// Copies the logs to another folder.
     pub(super) fn copy_logs(&self, target: &Path) -> Result<(), Error> {
         fs::create_dir_all(target).map_err(Error::file("create", target))?;

@@ -186,6 +186,11 @@ impl Error {
         move |source| Self::File { what, path, source }
     }
 
+    /// Whether a process ended because somebody else was faster to use its port.
+    pub(super) fn is_port_taken(&self) -> bool {
+        matches!(self, Self::Ended { log, .. } if log.contains("address already in use"))
+    }
+
     pub(super) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();
         move |source| Self::Api {

@@ -23,6 +23,7 @@
 mod authority;
 mod binaries;
 mod build;
+mod capi;
 mod control_plane;
 mod data_dir;
 mod error;
@@ -35,6 +36,7 @@ mod tools;
 mod wait;
 
 pub use binaries::{Binaries, CapiBinaries};
+pub use capi::{Capi, ClusterShape, Manager, ManagerKind};
 pub use control_plane::{Options, Sandbox};
 pub use error::Error;
 pub use process::Process;

@@ -31,7 +31,6 @@ pub(super) fn free() -> Result<u16, Error> {
 
 /// A loopback address of a sandbox's own. The in-memory workload clusters take fixed ports, so they need an address
 /// that no other sandbox has. All of 127.0.0.0/8 is loopback on Linux.
-#[allow(dead_code)]
 pub(super) fn loopback() -> Ipv4Addr {
     if cfg!(target_os = "linux") {
         let [a, b, c, ..] = random().to_ne_bytes();

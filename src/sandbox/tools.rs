@@ -11,6 +11,8 @@ pub(super) struct Module {
     pub(super) go_mod: &'static str,
     pub(super) go_sum: &'static str,
     pub(super) programs: &'static [Program],
+    /// What is built otherwise than it was published.
+    pub(super) patches: &'static [Patch],
 }
 
 /// A program in such a module.
@@ -30,6 +32,7 @@ pub(super) const ETCD: Module = Module {
         name: "etcd",
         package: "go.etcd.io/etcd/server/v3",
     }],
+    patches: &[],
 };
 
 pub(super) const KUBERNETES: Module = Module {
@@ -46,6 +49,7 @@ pub(super) const KUBERNETES: Module = Module {
             package: "k8s.io/kubernetes/cmd/kubectl",
         },
     ],
+    patches: &[],
 };
 
 pub(super) const CLUSTER_API: Module = Module {
@@ -74,6 +78,14 @@ pub(super) const CLUSTER_API: Module = Module {
             package: "sigs.k8s.io/cluster-api/cmd/clusterctl",
         },
     ],
+    // The development provider serves a debug page on a fixed port, so that no second one could run on this machine:
+    // neither a standby nor another sandbox's. Any free port will do.
+    patches: &[Patch {
+        module: CAPI_TEST_MODULE,
+        file: "infrastructure/inmemory/pkg/server/mux.go",
+        line: "\tDefaultDebugPort = 19000\n",
+        instead: "\tDefaultDebugPort = 0\n",
+    }],
 };
 
 /// The Go module of Cluster API, with the manifests of three of the managers.
@@ -84,7 +96,7 @@ pub(super) const CAPI_TEST_MODULE: &str = "sigs.k8s.io/cluster-api/test";
 /// Raise it when the way in which programs are built changes, so that what an older pausegen built is not used.
 const RECIPE: &str = "1";
 
-/// A file of a dependency that is built with one line changed.
+/// One line of a dependency that is built as another one.
 #[derive(Debug)]
 pub(super) struct Patch {
     /// The Go module that it is in.
@@ -95,20 +107,12 @@ pub(super) struct Patch {
     pub(super) instead: &'static str,
 }
 
-/// The development provider serves a debug page on a fixed port, so that no second one could run on this machine:
-/// neither a standby nor another sandbox's. Any free port will do.
-pub(super) const DEBUG_PORT: Patch = Patch {
-    module: CAPI_TEST_MODULE,
-    file: "infrastructure/inmemory/pkg/server/mux.go",
-    line: "\tDefaultDebugPort = 19000\n",
-    instead: "\tDefaultDebugPort = 0\n",
-};
-
 impl Module {
     /// The folder of what is built from this module, below the cache folder: another one for each state of the pins.
     pub(super) fn folder_name(&self) -> String {
         let mut hash = Sha256::new();
-        for part in [RECIPE, self.go_mod, self.go_sum, DEBUG_PORT.instead] {
+        let patches = self.patches.iter().flat_map(|patch| [patch.file, patch.instead]);
+        for part in [RECIPE, self.go_mod, self.go_sum].into_iter().chain(patches) {
             hash.update(part.as_bytes());
             hash.update([0]);
         }

@@ -1,4 +1,7 @@
 //! The integration tests, in one binary.
 
+// clippy.toml allows these in test functions; helpers of tests are none.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
 mod sandbox;
 mod support;

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use pausegen::sandbox::{ClusterShape, ManagerKind};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -111,6 +113,32 @@ async fn nothing_is_left_after_sigkill() {
         (processes_in(&folder).is_empty() && !folder.exists()).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn cluster_api_makes_machines() {
+    let sandbox = support::capi().await;
+    let capi = sandbox.capi().unwrap();
+    let shape = ClusterShape {
+        control_planes: 1,
+        workers: 2,
+    };
+    capi.create_cluster("machines", "first", shape).await.unwrap();
+    if let Err(error) = capi.wait_running("machines", "first", Duration::from_secs(180)).await {
+        panic!(
+            "{error}; the end of the core manager's log:\n{}",
+            capi.manager(ManagerKind::Core).log_tail()
+        );
+    }
+    let output = sandbox
+        .kubectl(["get", "machinehealthchecks", "-n", "machines", "-o", "name"])
+        .await
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().lines().count(),
+        2,
+        "control plane and workers"
+    );
 }
 
 /// Runs `pausegen sandbox up`, and returns it with the folder of its sandbox.

@@ -1,8 +1,8 @@
 //! What the tests share, first of all sandboxes.
 //!
-//! - [`plain`]: a shared one. A test makes its own clients (`sandbox.client().await`), since each test has its own
-//!   runtime, and its own namespace, since others are at work as well.
-//! - [`private_plain`]: for tests that freeze, kill or restart something.
+//! - [`plain`] and [`capi`]: shared ones. A test makes its own clients (`sandbox.client().await`), since each test has
+//!   its own runtime, and its own namespace, since others are at work as well.
+//! - [`private_plain`] and [`private_capi`]: for tests that freeze, kill or restart something.
 
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,17 @@ pub(crate) fn options() -> Options {
 pub(crate) async fn plain() -> &'static Sandbox {
     static SHARED: OnceCell<Sandbox> = OnceCell::const_new();
     SHARED.get_or_init(private_plain).await
+}
+
+/// The API server with Cluster API that the tests share.
+pub(crate) async fn capi() -> &'static Sandbox {
+    static SHARED: OnceCell<Sandbox> = OnceCell::const_new();
+    SHARED.get_or_init(private_capi).await
+}
+
+/// An API server with Cluster API of one's own.
+pub(crate) async fn private_capi() -> Sandbox {
+    start(options().with_capi()).await
 }
 
 /// An API server of one's own.
