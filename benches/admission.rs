@@ -1,1 +1,3 @@
+//! Criterion benchmarks of the admission handler.
+
 fn main() {}

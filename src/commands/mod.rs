@@ -10,8 +10,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+pub mod client;
 pub mod exec;
 pub mod sandbox;
+pub mod serve;
 pub mod sweep;
 
 /// What a subcommand returns: its exit code, or an error that [`print_error`] shows with its causes.
@@ -37,6 +39,8 @@ pub struct Cli {
 pub enum Command {
     /// A local control plane: etcd and kube-apiserver, optionally Cluster API's managers
     Sandbox(sandbox::Args),
+    /// The webhook that stamps flips and the companion that acknowledges them
+    Serve(Box<serve::Args>),
     /// Runs a program that dies with its parent (the sandbox starts its processes with this)
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
@@ -49,6 +53,7 @@ impl Command {
     /// What is logged unless the user says otherwise: servers tell what they do, tools only what went wrong.
     fn default_log_level(&self) -> &'static str {
         match self {
+            Self::Serve(_) => "info",
             Self::Sandbox(_) | Self::Exec(_) | Self::Sweep(_) => "warn",
         }
     }
@@ -93,6 +98,7 @@ pub fn run(cli: Cli) -> Result {
 async fn dispatch(command: Command) -> Result {
     match command {
         Command::Sandbox(args) => sandbox::run(args).await,
+        Command::Serve(args) => serve::run(*args).await,
         Command::Exec(args) => exec::run(args),
         Command::Sweep(args) => sweep::run(args),
     }

@@ -1,0 +1,76 @@
+//! What a cluster asks of a process: `/healthz`, `/readyz`, `/metrics`.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use prometheus_client::{encoding::text, metrics::info::Info, registry::Registry};
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Whether this process wants to be called, and what it has counted. Clones share both.
+#[derive(Debug, Clone)]
+pub struct Ops {
+    stopping: Arc<AtomicBool>,
+    registry: Arc<Registry>,
+}
+
+impl Ops {
+    /// Ready, with everything that has been registered. Adds `pausegen_build_info`.
+    #[must_use]
+    pub fn new(mut registry: Registry) -> Self {
+        registry.register(
+            "pausegen_build",
+            "What runs here",
+            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
+        );
+        Self {
+            stopping: Arc::default(),
+            registry: Arc::new(registry),
+        }
+    }
+
+    /// Not ready from now on: whoever sends requests here should look elsewhere.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Ops::stop`] was called.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+/// `/healthz`, `/readyz` and `/metrics` (OpenMetrics text).
+pub fn router(ops: Ops) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(ops)
+}
+
+async fn ready(State(ops): State<Ops>) -> Response {
+    if ops.is_stopping() {
+        (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
+    } else {
+        "ok\n".into_response()
+    }
+}
+
+async fn metrics(State(ops): State<Ops>) -> Response {
+    let mut text = String::new();
+    match text::encode(&mut text, &ops.registry) {
+        Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,87 @@
+//! The flags that name a cluster, for every subcommand that talks to one.
+
+use std::path::PathBuf;
+
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+
+/// Which cluster, and as whom.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ClientArgs {
+    /// The kubeconfig; else $KUBECONFIG, ~/.kube/config, or the service account of the pod
+    #[arg(long, env = "PAUSEGEN_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; else its current one
+    #[arg(long, env = "PAUSEGEN_CONTEXT", value_name = "NAME")]
+    pub context: Option<String>,
+}
+
+/// There is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The named kubeconfig cannot be used.
+    #[error("--kubeconfig {path} (or PAUSEGEN_KUBECONFIG) cannot be used")]
+    Named {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: kube::config::KubeconfigError,
+    },
+    /// No cluster is named anywhere.
+    #[error("there is no kubeconfig and no service account: name a cluster with --kubeconfig")]
+    Inferred(#[source] kube::config::InferConfigError),
+    /// The context cannot be used.
+    #[error("--context {context} (or PAUSEGEN_CONTEXT) cannot be used")]
+    Context {
+        /// The context.
+        context: String,
+        /// Why not.
+        source: kube::config::KubeconfigError,
+    },
+    /// The configuration makes no client.
+    #[error("cannot make a client")]
+    Client(#[source] kube::Error),
+}
+
+impl ClientArgs {
+    /// How to reach the cluster.
+    ///
+    /// # Errors
+    /// A kubeconfig that cannot be used, or none at all.
+    pub async fn config(&self) -> Result<Config, ClientError> {
+        let options = KubeConfigOptions {
+            context: self.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        match (&self.kubeconfig, &self.context) {
+            (Some(path), _) => {
+                let named = |source| ClientError::Named {
+                    path: path.clone(),
+                    source,
+                };
+                let kubeconfig = Kubeconfig::read_from(path).map_err(named)?;
+                Config::from_custom_kubeconfig(kubeconfig, &options)
+                    .await
+                    .map_err(named)
+            }
+            (None, Some(context)) => Config::from_kubeconfig(&options)
+                .await
+                .map_err(|source| ClientError::Context {
+                    context: context.clone(),
+                    source,
+                }),
+            (None, None) => Config::infer().await.map_err(ClientError::Inferred),
+        }
+    }
+
+    /// A client.
+    ///
+    /// # Errors
+    /// As [`ClientArgs::config`].
+    pub async fn client(&self) -> Result<Client, ClientError> {
+        Client::try_from(self.config().await?).map_err(ClientError::Client)
+    }
+}
