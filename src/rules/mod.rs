@@ -3,6 +3,8 @@
 //! - [`file`]: the file as it is written (YAML), and its JSON Schema.
 //! - [`error`]: its mistakes, each with line, column and what to do.
 //! - [`select`]: which kinds a rule is for.
+//! - [`cel`]: the conditions under which the API server calls the webhooks.
+//! - [`manifests`]: the webhook configurations and the RBAC that exactly these rules need.
 //! - [`Rules`]: the file as the rest of the program uses it: a [`KindRule`] for a kind.
 //!
 //! The built-in rules are in `capi.yaml`, which is also the best introduction to the format.
@@ -18,13 +20,15 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::protocol::{
     GroupKind,
-    rule::{InputId, KindRule},
+    rule::{Input, InputId, KindRule},
 };
 
+pub mod cel;
 mod check;
 mod compile;
 pub mod error;
 pub mod file;
+pub mod manifests;
 pub mod select;
 
 use compile::Times;
@@ -54,6 +58,7 @@ pub struct Rules {
 #[derive(Debug)]
 struct Entry {
     selector: Selector,
+    inputs: Vec<Input>,
     rule: RuleFile,
 }
 
@@ -246,6 +251,7 @@ impl Rules {
             .into_iter()
             .map(|(_, rule)| Entry {
                 selector: compile::selector(&rule),
+                inputs: rule.inputs.iter().filter_map(|i| compile::input(&i.value)).collect(),
                 rule,
             })
             .collect();
@@ -262,6 +268,13 @@ impl Rules {
             entries,
             kept: RwLock::default(),
         }
+    }
+
+    /// For which kinds each rule is, and its inputs, in order: the first rule counts.
+    pub fn inputs(&self) -> impl Iterator<Item = (&Selector, &[Input])> {
+        self.entries
+            .iter()
+            .map(|entry| (&entry.selector, entry.inputs.as_slice()))
     }
 
     /// The inherited inputs of all rules.
