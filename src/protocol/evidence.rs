@@ -140,6 +140,15 @@ pub struct Echo {
     baselines: Vec<(BaselineKey, Baseline)>,
 }
 
+/// Baselines that are missing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Lacking {
+    /// Objects of which a baseline can be taken, by uid, and how old the view of each may be.
+    pub ready: BTreeMap<String, Moment>,
+    /// When others may be ready.
+    pub next: Option<Moment>,
+}
+
 /// The outcome of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -184,7 +193,8 @@ impl Tracker {
             }
             Standing::Own(record) if record.stamp.after == intent => {
                 let known = self.stamp.as_ref().map(|(stamp, _)| stamp);
-                if known != Some(&record.stamp) {
+                let known_already = known == Some(&record.stamp);
+                if !known_already {
                     let follows =
                         known.map_or(0, |stamp| stamp.generation).checked_add(1) == Some(record.stamp.generation);
                     // A flip that was not seen while pending may have been a hasty one.
@@ -198,6 +208,10 @@ impl Tracker {
                 }
                 if record.is_acknowledged() {
                     self.quiet_since.get_or_insert(now);
+                } else if self.quiet_since.is_some() && known_already {
+                    // Somebody took the acknowledgement back: everything counts from here.
+                    self.forget();
+                    self.stamp = Some((record.stamp.clone(), now));
                 } else {
                     self.quiet_since = None;
                 }
@@ -245,43 +259,96 @@ impl Tracker {
     /// Takes baselines from a view that is known to be no older than `view`: at least the staleness bound after the
     /// process began, the object fell quiet, the member joined and the webhook configuration stood.
     pub fn take_baselines(&mut self, ground: &Ground<'_>, view: Moment, flipped: &Ruled, members: &[&Ruled]) {
-        let (Some(quiet), Some(guard)) = (self.quiet_since, ground.guard) else {
+        for ruled in std::iter::once(flipped).chain(members.iter().copied()) {
+            self.take_baseline(ground, view, flipped, ruled);
+        }
+    }
+
+    /// As [`Tracker::take_baselines`], for the one object that the view shows: `flipped` itself or a member.
+    pub fn take_baseline(&mut self, ground: &Ground<'_>, view: Moment, flipped: &Ruled, ruled: &Ruled) {
+        let Some(guard) = ground.guard else { return };
+        let Some(since) = self.settled_since(ground, guard, ruled) else {
             return;
         };
-        let intent = Intent::of(&flipped.rule, &flipped.object);
-        let base = ground.start.max(quiet).max(guard.since);
-        let mut taken = Vec::new();
-        for ruled in std::iter::once(flipped).chain(members.iter().copied()) {
-            let own = ruled.object.metadata.uid == self.uid;
-            let since = if own {
-                base
-            } else {
-                match self.members.get(&ruled.object.metadata.uid) {
-                    Some(joined) => base.max(*joined),
-                    None => continue,
+        let bound = ruled.rule.staleness_bound;
+        for (attestor, input, answer) in self.answers(flipped, ruled) {
+            let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input);
+            match answer {
+                Some(answer) => {
+                    if view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok() {
+                        self.baselines
+                            .insert(key, baseline(answer, guard, attestor, ground.leases));
+                    }
                 }
-            };
-            for attestor in &ruled.rule.attestors {
-                let due = since.plus(ruled.rule.staleness_bound);
-                if view < due || time(attestor, ground, since, ruled.rule.staleness_bound).is_err() {
-                    continue;
-                }
-                for input in asked_of(flipped, own, None) {
-                    let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input.clone());
-                    let answer = answer(attestor, ruled, own, &input, &intent, &flipped.rule).clear();
-                    taken.push((
-                        key,
-                        answer.map(|answer| baseline(answer, guard, attestor, ground.leases)),
-                    ));
+                None => {
+                    self.baselines.remove(&key);
                 }
             }
         }
-        for (key, baseline) in taken {
-            match baseline {
-                Some(baseline) => self.baselines.insert(key, baseline),
-                None => self.baselines.remove(&key),
+    }
+
+    /// Whose baselines are missing, as far as the cache tells; and when it is worth asking again for the rest.
+    #[must_use]
+    pub fn lacking(&self, ground: &Ground<'_>, flipped: &Ruled, members: &[&Ruled]) -> Lacking {
+        let mut lacking = Lacking::default();
+        let Some(guard) = ground.guard else { return lacking };
+        for ruled in std::iter::once(flipped).chain(members.iter().copied()) {
+            let Some(since) = self.settled_since(ground, guard, ruled) else {
+                continue;
             };
+            let bound = ruled.rule.staleness_bound;
+            let uid = &ruled.object.metadata.uid;
+            for (attestor, input, answer) in self.answers(flipped, ruled) {
+                let Some(answer) = answer else { continue };
+                let key = (uid.clone(), attestor.name.clone(), input);
+                if self.baselines.get(&key) == Some(&baseline(answer, guard, attestor, ground.leases)) {
+                    continue;
+                }
+                match time(attestor, ground, since, bound) {
+                    Ok(_) => {
+                        lacking.ready.insert(uid.clone(), since.plus(bound));
+                    }
+                    Err(at) => {
+                        let at = at.unwrap_or(ground.now.plus(bound));
+                        lacking.next = lacking.next.into_iter().chain([at]).min();
+                    }
+                }
+            }
         }
+        lacking
+    }
+
+    /// Since when nothing has happened that an answer of this object could be mistaken about; `None`: it is not
+    /// known yet.
+    fn settled_since(&self, ground: &Ground<'_>, guard: &Guard, ruled: &Ruled) -> Option<Moment> {
+        let base = ground.start.max(self.quiet_since?).max(guard.since);
+        let uid = &ruled.object.metadata.uid;
+        if *uid == self.uid {
+            Some(base)
+        } else {
+            self.members.get(uid).map(|joined| base.max(*joined))
+        }
+    }
+
+    /// What every attestor of an object says of every input of the flipped one, where it says it clearly.
+    fn answers<'a>(&self, flipped: &Ruled, ruled: &'a Ruled) -> Vec<(&'a Attestor, InputId, Option<bool>)> {
+        let own = ruled.object.metadata.uid == self.uid;
+        let intent = Intent::of(&flipped.rule, &flipped.object);
+        let inputs = asked_of(flipped, own, None);
+        let mut answers = Vec::new();
+        for attestor in &ruled.rule.attestors {
+            for input in &inputs {
+                // One that does not answer at present may find something old when it does again.
+                let asked = attestor.applies(&ruled.object) && attestor.answers_for(&reference(own, input));
+                let answer = if asked {
+                    answer(attestor, ruled, own, input, &intent, &flipped.rule).clear()
+                } else {
+                    None
+                };
+                answers.push((attestor, input.clone(), answer));
+            }
+        }
+        answers
     }
 
     /// Decides, from lists that were made after the flip was seen: `flipped` first, then `all`, owners before what they
@@ -317,7 +384,10 @@ impl Tracker {
         } else {
             scope::members(&flipped.object, &flipped.rule, all, has_rule)
         };
-        self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
+        // A list of nobody, because nobody was asked, is no list: keys that change could make everybody asked.
+        if !inherited.is_empty() {
+            self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
+        }
         let pauses = inherited.iter().any(|input| intent.has(input));
         if !pauses && let Some(first) = &self.first_list {
             members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
@@ -453,11 +523,11 @@ impl Tracker {
                 lag(Lag::Disagrees);
                 continue;
             }
-            let attested = clean
-                && ((own && has_read(attestor, object, &record.stamp))
-                    || answers
-                        .iter()
-                        .any(|(input, a)| self.alternated(ground, ruled, attestor, input, *a, record)));
+            let alternated = clean
+                && answers
+                    .iter()
+                    .any(|(input, a)| self.alternated(ground, ruled, attestor, input, *a, record));
+            let attested = alternated || (clean && own && has_read(attestor, object, &record.stamp));
             if attested {
                 tally.evidence.get_or_insert(Evidence::Attested);
             } else {
@@ -474,7 +544,11 @@ impl Tracker {
                     }
                 }
             }
-            if let Some(guard) = ground.guard {
+            // Where the configuration has stood only since after this flip, others may have passed unseen on top of it,
+            // and the answer may be about one of those.
+            if let Some(guard) = ground.guard
+                && (alternated || time(attestor, ground, guard.since, rule.staleness_bound).is_ok())
+            {
                 tally.baselines.extend(answers.iter().filter_map(|(input, a)| {
                     let key = (object.metadata.uid.clone(), attestor.name.clone(), (*input).clone());
                     Some((key, baseline(a.clear()?, guard, attestor, ground.leases)))
@@ -563,6 +637,18 @@ fn asked_of(flipped: &Ruled, own: bool, only: Option<&BTreeSet<InputId>>) -> Vec
         .filter(|input| only.is_none_or(|only| only.contains(&input.id)))
         .map(|input| input.id.clone())
         .collect()
+}
+
+/// Whether a look at this object has to list anybody else: it is pending, and an input that others inherit is asked for.
+#[must_use]
+pub fn asks_members(flipped: &Ruled) -> bool {
+    match Standing::of(&flipped.rule.group_kind, &flipped.object) {
+        Standing::Own(record) if !record.is_acknowledged() => {
+            let changed = record.stamp.before.changed(&record.stamp.after);
+            !asked_of(flipped, false, record.is_clean().then_some(&changed)).is_empty()
+        }
+        _ => false,
+    }
 }
 
 fn reference(own: bool, input: &InputId) -> InputRef {
