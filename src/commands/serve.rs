@@ -27,8 +27,9 @@ use crate::{
         ops::{self, Ops},
         server::{self, Drain},
     },
+    companion,
     protocol::stamp::{Policies, Policy},
-    rules::{Rules, error::RulesError},
+    rules::{Rules, error::RulesError, manifests},
     tls::{self, Files},
 };
 
@@ -51,6 +52,8 @@ pub struct Args {
     no_companion: bool,
     #[command(flatten)]
     admission: AdmissionArgs,
+    #[command(flatten)]
+    companion: CompanionArgs,
     /// Where to serve /metrics, /healthz and /readyz without TLS; the webhook's own port has them too
     #[arg(long, env = "PAUSEGEN_METRICS_BIND", value_name = "ADDRESS")]
     metrics_bind: Option<SocketAddr>,
@@ -114,6 +117,37 @@ struct AdmissionArgs {
         default_value_t = FailurePolicyArg::Fail
     )]
     flip_failure_policy: FailurePolicyArg,
+}
+
+/// The flags of the companion.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Companion")]
+struct CompanionArgs {
+    /// The MutatingWebhookConfiguration whose standing tells whether flips can pass unseen
+    #[arg(
+        long,
+        env = "PAUSEGEN_WEBHOOK_CONFIGURATION",
+        value_name = "NAME",
+        default_value = manifests::CONFIGURATION
+    )]
+    webhook_configuration: String,
+    /// The name of this process in Events
+    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "pausegen")]
+    instance: String,
+}
+
+impl CompanionArgs {
+    fn settings(self) -> companion::Settings {
+        let Self {
+            webhook_configuration,
+            instance,
+        } = self;
+        companion::Settings {
+            webhook_configuration,
+            instance,
+            ..companion::Settings::default()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -223,6 +257,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         no_admission,
         no_companion,
         admission,
+        companion,
         metrics_bind,
         shutdown_delay,
         client,
@@ -242,6 +277,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     });
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
+    let companion_metrics = (!no_companion).then(|| companion::Metrics::register(&mut registry));
     let ops = Ops::new(registry);
     // `stopping`: whoever can stop at once should. `draining`: nobody sends calls here any more.
     let (stopping, draining) = (CancellationToken::new(), CancellationToken::new());
@@ -267,9 +303,14 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         );
         tasks.spawn(async move { ended("metrics", served.await) });
     }
-    if !no_companion {
-        let _client = client.client().await?;
-        tracing::warn!("this build has no companion: nothing will be acknowledged");
+    if let Some(companion_metrics) = companion_metrics {
+        let client = client.client().await?;
+        let stopping = stopping.clone();
+        let settings = companion.settings();
+        tasks.spawn(async move {
+            companion::run(client, rules, settings, companion_metrics, stopping).await;
+            Ok("companion")
+        });
     }
 
     let unasked = tokio::select! {

@@ -1,0 +1,52 @@
+//! Named points at which a test kills this process, to see what the next one makes of what is left.
+//!
+//! `PAUSEGEN_FAILPOINT=name` kills it at the first time that the point is reached, `name:3` at the third. Builds without
+//! debug assertions have none of this.
+
+/// All of them, in the order in which one flip can reach them.
+pub const ALL: [&str; 14] = [
+    "companion.before-look",
+    "companion.after-look",
+    "companion.before-unknown",
+    "companion.after-unknown",
+    "companion.before-waiting-event",
+    "companion.after-waiting-event",
+    "companion.before-echo",
+    "companion.after-echo",
+    "companion.before-condition",
+    "companion.after-condition",
+    "companion.before-echoed-event",
+    "companion.after-echoed-event",
+    "companion.before-pending",
+    "companion.after-pending",
+];
+
+/// A point is reached.
+#[cfg(not(debug_assertions))]
+pub(super) const fn reach(_: &str) {}
+
+/// A point is reached.
+#[cfg(debug_assertions)]
+pub(super) fn reach(name: &str) {
+    use std::sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    };
+    static WANTED: LazyLock<Option<(String, AtomicU64)>> = LazyLock::new(|| {
+        let wanted = std::env::var("PAUSEGEN_FAILPOINT").ok()?;
+        match wanted.split_once(':') {
+            Some((name, times)) => Some((name.to_owned(), AtomicU64::new(times.parse().ok()?))),
+            None => Some((wanted, AtomicU64::new(1))),
+        }
+    });
+    debug_assert!(ALL.contains(&name), "{name} is not in the list of failpoints");
+    if let Some((wanted, left)) = &*WANTED
+        && wanted == name
+        && left.fetch_sub(1, Ordering::SeqCst) == 1
+    {
+        tracing::error!(failpoint = name, "killing this process, as PAUSEGEN_FAILPOINT asks for");
+        // SIGKILL: nothing gets a chance to tidy up.
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).ok();
+        std::process::abort();
+    }
+}

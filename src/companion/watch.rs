@@ -1,0 +1,319 @@
+//! The watches: CRDs, the ruled kinds among them, the managers' Leases, our own webhook configuration.
+//!
+//! Each recovers by itself: after an error with backoff, after a compaction with a new list.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::{admissionregistration::v1::MutatingWebhookConfiguration, coordination::v1::Lease};
+use kube::{
+    Api, Resource,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    World,
+    cache::Key,
+    item::Item,
+    kinds::{self, Crd, Kind},
+    lock, look,
+};
+use crate::protocol::{GroupKind, lease::LeaseView};
+
+/// Hands every event of a watch over until `shutdown`.
+async fn follow<K>(
+    what: String,
+    api: Api<K>,
+    config: watcher::Config,
+    shutdown: CancellationToken,
+    mut each: impl FnMut(Event<K>),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut stream = watcher::watcher(api, config).default_backoff().boxed();
+    loop {
+        let next = tokio::select! {
+            () = shutdown.cancelled() => return,
+            next = stream.next() => next,
+        };
+        match next {
+            Some(Ok(event)) => each(event),
+            Some(Err(error)) => tracing::warn!(what, %error, "the watch has failed, and is begun again"),
+            None => return,
+        }
+    }
+}
+
+/// Watches our own webhook configuration.
+pub(super) async fn configuration(world: Arc<World>, shutdown: CancellationToken) {
+    let name = world.settings.webhook_configuration.clone();
+    let api: Api<MutatingWebhookConfiguration> = Api::all(world.client.clone());
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut seen = false;
+    let each = |event: Event<MutatingWebhookConfiguration>| {
+        let changed = match event {
+            Event::Init => {
+                seen = false;
+                false
+            }
+            Event::InitApply(found) | Event::Apply(found) => {
+                seen = true;
+                lock(&world.guards).note(world.clock.now(), Some(found))
+            }
+            Event::InitDone if seen => false,
+            Event::Delete(_) | Event::InitDone => {
+                tracing::warn!(
+                    name,
+                    "the webhook configuration is not there: flips pass without a stamp"
+                );
+                lock(&world.guards).note(world.clock.now(), None)
+            }
+        };
+        if changed {
+            tracing::info!(name, "the webhook configuration has changed");
+            world.dispatch_all();
+        }
+    };
+    follow("mutatingwebhookconfigurations".to_owned(), api, config, shutdown, each).await;
+}
+
+/// Watches the Leases of these names in all namespaces.
+pub(super) async fn leases(world: Arc<World>, names: BTreeSet<String>, shutdown: CancellationToken) {
+    let unread: Arc<std::sync::Mutex<BTreeSet<String>>> = Arc::new(std::sync::Mutex::new(names.clone()));
+    if names.is_empty() {
+        lock(&world.leases).synced();
+    }
+    let mut tasks = JoinSet::new();
+    for name in names {
+        tasks.spawn(lease(Arc::clone(&world), name, Arc::clone(&unread), shutdown.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn lease(
+    world: Arc<World>,
+    name: String,
+    unread: Arc<std::sync::Mutex<BTreeSet<String>>>,
+    shutdown: CancellationToken,
+) {
+    let api: Api<Lease> = Api::all(world.client.clone());
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let mut listed: BTreeSet<String> = BTreeSet::new();
+    let mut holders: BTreeMap<String, (String, i32)> = BTreeMap::new();
+    let each = |event: Event<Lease>| {
+        let now = world.clock.now();
+        let gone: Vec<String> = match event {
+            Event::Init => {
+                listed.clear();
+                return;
+            }
+            Event::Apply(found) | Event::InitApply(found) => {
+                let namespace = found.metadata.namespace.clone().unwrap_or_default();
+                let view = view(&found);
+                let holder = (view.holder.clone(), view.transitions);
+                lock(&world.leases).observe(now, &namespace, &name, view);
+                if holders
+                    .insert(namespace.clone(), holder.clone())
+                    .is_some_and(|known| known != holder)
+                {
+                    tracing::info!(lease = %format_args!("{namespace}/{name}"), holder = holder.0, "another manager leads");
+                    world.dispatch_all();
+                }
+                listed.insert(namespace.clone());
+                known.insert(namespace);
+                Vec::new()
+            }
+            Event::Delete(found) => vec![found.metadata.namespace.unwrap_or_default()],
+            Event::InitDone => {
+                let mut unread = lock(&unread);
+                unread.remove(&name);
+                if unread.is_empty() {
+                    lock(&world.leases).synced();
+                }
+                known.difference(&listed).cloned().collect()
+            }
+        };
+        for namespace in gone {
+            lock(&world.leases).remove(&namespace, &name);
+            known.remove(&namespace);
+            holders.remove(&namespace);
+        }
+        for key in lock(&world.on_time).iter() {
+            world.queue.soon(key.clone());
+        }
+    };
+    follow(format!("leases {name}"), api, config, shutdown, each).await;
+}
+
+fn view(lease: &Lease) -> LeaseView {
+    let Some(spec) = &lease.spec else {
+        return LeaseView::default();
+    };
+    let seconds = spec.lease_duration_seconds.unwrap_or_default();
+    LeaseView {
+        holder: spec.holder_identity.clone().unwrap_or_default(),
+        transitions: spec.lease_transitions.unwrap_or_default(),
+        renew_time: spec
+            .renew_time
+            .as_ref()
+            .map(|time| time.0.to_string())
+            .unwrap_or_default(),
+        duration: Duration::from_secs(u64::try_from(seconds).unwrap_or_default()),
+    }
+}
+
+/// Watches CRDs, and every ruled kind that they define.
+pub(super) async fn definitions(world: Arc<World>, shutdown: CancellationToken) {
+    let api: Api<Item<Crd>> = Api::all_with(world.client.clone(), &kinds::crds());
+    let mut watches = Watches {
+        world: Arc::clone(&world),
+        running: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        shutdown: shutdown.clone(),
+    };
+    let mut listed: BTreeSet<String> = BTreeSet::new();
+    let each = |event: Event<Item<Crd>>| match event {
+        Event::Init => listed.clear(),
+        Event::Apply(item) => watches.set(&item.view),
+        Event::InitApply(item) => {
+            listed.insert(item.view.metadata.name.clone());
+            watches.set(&item.view);
+        }
+        Event::Delete(item) => watches.stop(&item.view.metadata.name),
+        Event::InitDone => {
+            let gone: Vec<String> = watches
+                .running
+                .keys()
+                .filter(|name| !listed.contains(*name))
+                .cloned()
+                .collect();
+            for name in gone {
+                watches.stop(&name);
+            }
+        }
+    };
+    follow(
+        "customresourcedefinitions".to_owned(),
+        api,
+        watcher::Config::default(),
+        shutdown,
+        each,
+    )
+    .await;
+}
+
+/// The watches of ruled kinds, by the name of their CRD.
+struct Watches {
+    world: Arc<World>,
+    running: BTreeMap<String, (Arc<Kind>, CancellationToken)>,
+    tasks: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+impl Watches {
+    fn set(&mut self, crd: &Crd) {
+        let name = &crd.metadata.name;
+        let Some(kind) = Kind::of(&self.world.rules, &self.world.memberships, crd) else {
+            self.stop(name);
+            return;
+        };
+        if self.running.get(name).is_some_and(|(known, _)| known.is_as(&kind)) {
+            return;
+        }
+        self.stop(name);
+        let kind = Arc::new(kind);
+        tracing::info!(
+            kind = %kind.rule.group_kind,
+            version = kind.resource.version,
+            condition = kind.takes_condition,
+            "watching a ruled kind"
+        );
+        let group_kind = kind.rule.group_kind.clone();
+        lock(&self.world.cache).set_head(&group_kind, Some(&kind.rule));
+        lock(&self.world.kinds).insert(group_kind, Arc::clone(&kind));
+        let token = self.shutdown.child_token();
+        self.running.insert(name.clone(), (Arc::clone(&kind), token.clone()));
+        while self.tasks.try_join_next().is_some() {}
+        self.tasks.spawn(objects(Arc::clone(&self.world), kind, token));
+    }
+
+    fn stop(&mut self, name: &str) {
+        let Some((kind, token)) = self.running.remove(name) else {
+            return;
+        };
+        token.cancel();
+        let group_kind = &kind.rule.group_kind;
+        tracing::info!(kind = %group_kind, "no longer watching a kind");
+        lock(&self.world.kinds).remove(group_kind);
+        lock(&self.world.cache).set_head(group_kind, None);
+        forget(&self.world, &kind, &BTreeSet::new());
+    }
+}
+
+/// Watches the objects of one kind.
+async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken) {
+    let api = look::api(&world, &kind, "");
+    let what = format!("{}.{}", kind.resource.plural, kind.resource.group);
+    let mut listed: BTreeSet<(String, String)> = BTreeSet::new();
+    let stopped = shutdown.clone();
+    let each = |event: Event<Item>| {
+        if stopped.is_cancelled() {
+            return;
+        }
+        match event {
+            Event::Init => listed.clear(),
+            Event::Apply(item) => put(&world, &kind, item),
+            Event::InitApply(item) => {
+                let meta = &item.view.metadata;
+                listed.insert((meta.namespace.clone(), meta.name.clone()));
+                put(&world, &kind, item);
+            }
+            Event::Delete(item) => {
+                let key = Key::of(&kind.rule.group_kind, &item.view);
+                remove(&world, &kind, &key, Some(&item.view.metadata.uid));
+            }
+            Event::InitDone => {
+                forget(&world, &kind, &listed);
+                listed = BTreeSet::new();
+            }
+        }
+    };
+    follow(what, api, watcher::Config::default(), shutdown, each).await;
+}
+
+fn put(world: &World, kind: &Kind, item: Item) {
+    let object = kind.needs.slim(look::typed(kind, item.view));
+    let key = Key::of(&kind.rule.group_kind, &object);
+    let concern = lock(&world.cache).put(world.clock.now(), &kind.needs, object, &kind.rule);
+    if let Some(concern) = concern {
+        world.dispatch(&key, !kind.rule.inputs.is_empty(), concern);
+    }
+}
+
+fn remove(world: &World, kind: &Kind, key: &Key, uid: Option<&str>) {
+    let concern = lock(&world.cache).remove(key, uid);
+    if let Some(concern) = concern {
+        world.dispatch(key, !kind.rule.inputs.is_empty(), concern);
+    }
+}
+
+/// Removes what is in the cache and not in a list.
+fn forget(world: &World, kind: &Kind, listed: &BTreeSet<(String, String)>) {
+    let group_kind: &GroupKind = &kind.rule.group_kind;
+    let gone = lock(&world.cache).others(group_kind, listed);
+    for key in gone {
+        remove(world, kind, &key, None);
+    }
+}

@@ -1,0 +1,233 @@
+//! The guarded writes: each `test`s that the object is still the one that was decided about.
+
+use json_patch::Patch as JsonPatch;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::{World, cache::Key, failpoint, item::Item, kinds::Kind, look};
+use crate::protocol::{
+    condition::{self, Projection},
+    intent::State,
+    keys::{ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing},
+    object::ObjectView,
+};
+
+/// Why a write did not come to pass. None of them is answered by the same write once more: the object is read again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    /// The object is not the one any more that was decided about.
+    #[error("the object has changed meanwhile")]
+    Stale,
+    /// The API server refused the write.
+    #[error("the API server refused the write")]
+    Refused(#[source] Box<kube::Error>),
+    /// It was stored, but not as it was written.
+    #[error(
+        "another webhook put our keys back as they stood: is this companion's user among those that the webhook knows \
+         (serve --companion-user)?"
+    )]
+    PutBack,
+    /// The condition was stored, but not as it was written.
+    #[error("the condition was not stored as it was written: another webhook or the kind's schema changed it")]
+    Pruned,
+    /// Our own value cannot be written.
+    #[error("a patch cannot be built")]
+    Build(#[from] serde_json::Error),
+}
+
+impl WriteError {
+    fn of(error: kube::Error) -> Self {
+        match &error {
+            kube::Error::Api(status) if is_outdated(status.code, &status.message) => Self::Stale,
+            _ => Self::Refused(Box::new(error)),
+        }
+    }
+}
+
+/// Gone, a conflict, or a `test` that failed. Another 422 is a refusal.
+fn is_outdated(code: u16, message: &str) -> bool {
+    matches!(code, 404 | 409) || (code == 422 && !message.contains("denied the request"))
+}
+
+/// The tests that every write makes: this object, this flip.
+fn tests(object: &ObjectView) -> Vec<Value> {
+    let mut tests = vec![json!({"op": "test", "path": "/metadata/uid", "value": object.metadata.uid})];
+    for key in [GENERATION, STAMP] {
+        if let Some(value) = object.metadata.annotation(key) {
+            tests.push(json!({"op": "test", "path": annotation(key), "value": value}));
+        }
+    }
+    tests
+}
+
+fn annotation(key: &str) -> String {
+    format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"))
+}
+
+fn build(operations: Vec<Value>) -> Result<Patch<()>, WriteError> {
+    let patch: JsonPatch = serde_json::from_value(Value::Array(operations))?;
+    Ok(Patch::Json(patch))
+}
+
+/// Writes an acknowledgement, and returns the stored object.
+pub(super) async fn echo(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    object: &ObjectView,
+    state: State,
+    acknowledgement: &Acknowledgement,
+) -> Result<ObjectView, WriteError> {
+    let text = serde_json::to_string(acknowledgement)?;
+    let mut operations = tests(object);
+    for (key, value) in [
+        (ACKNOWLEDGED, state.as_str()),
+        (OBSERVED_GENERATION, &acknowledgement.generation.to_string()),
+        (ACKNOWLEDGEMENT, &text),
+    ] {
+        operations.push(json!({"op": "add", "path": annotation(key), "value": value}));
+    }
+    failpoint::reach("companion.before-echo");
+    let stored = patch(world, key, kind, operations).await?;
+    failpoint::reach("companion.after-echo");
+    let is_there = stored.metadata.annotation(ACKNOWLEDGEMENT) == Some(&text)
+        && stored.metadata.annotation(ACKNOWLEDGED) == Some(state.as_str())
+        && matches!(Standing::of(&kind.rule.group_kind, &stored), Standing::Own(record) if record.is_acknowledged());
+    if !is_there {
+        return Err(WriteError::PutBack);
+    }
+    world.metrics.echoes.inc();
+    Ok(stored)
+}
+
+/// Takes back a word that is not true any more.
+pub(super) async fn pending(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    object: &ObjectView,
+) -> Result<ObjectView, WriteError> {
+    let mut operations = tests(object);
+    let word = object.metadata.annotation(ACKNOWLEDGED).unwrap_or_default();
+    operations.push(json!({"op": "test", "path": annotation(ACKNOWLEDGED), "value": word}));
+    operations.push(json!({"op": "add", "path": annotation(ACKNOWLEDGED), "value": PENDING}));
+    failpoint::reach("companion.before-pending");
+    let stored = patch(world, key, kind, operations).await?;
+    failpoint::reach("companion.after-pending");
+    if stored.metadata.annotation(ACKNOWLEDGED) != Some(PENDING) {
+        return Err(WriteError::PutBack);
+    }
+    world.metrics.pendings.inc();
+    Ok(stored)
+}
+
+async fn patch(world: &World, key: &Key, kind: &Kind, operations: Vec<Value>) -> Result<ObjectView, WriteError> {
+    let api = look::api(world, kind, &key.namespace);
+    let stored = api
+        .patch(&key.name, &parameters(), &build(operations)?)
+        .await
+        .map_err(WriteError::of)?;
+    Ok(look::typed(kind, stored.view))
+}
+
+fn parameters() -> PatchParams {
+    PatchParams {
+        field_manager: Some("pausegen".to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// What became of a condition.
+#[derive(Debug)]
+pub(super) enum Projected {
+    /// There is nothing to write, or it is there already: the object as it was read.
+    Unchanged(ObjectView),
+    /// Written: the object as it is stored.
+    Written(ObjectView),
+}
+
+/// Brings the condition up to date, from a fresh read of the object: `want` says what it has to be there.
+pub(super) async fn condition(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    want: impl Fn(&ObjectView) -> Option<Projection>,
+) -> Result<Projected, WriteError> {
+    let api = look::api(world, kind, &key.namespace);
+    let fresh = api
+        .get_opt(&key.name)
+        .await
+        .map_err(|error| WriteError::Refused(Box::new(error)))?
+        .ok_or(WriteError::Stale)?;
+    let object = look::typed(kind, fresh.view);
+    let Some(projection) = want(&object) else {
+        return Ok(Projected::Unchanged(object));
+    };
+    let found = condition::stored(&object);
+    if found.is_some_and(|found| projection.is_in(found)) {
+        return Ok(Projected::Unchanged(object));
+    }
+    let unchanged_since = found
+        .filter(|found| found.status == projection.status)
+        .and_then(|found| found.last_transition_time.clone());
+    let now = format!("{:.0}", jiff::Timestamp::now());
+    let value = json!({
+        "type": condition::TYPE,
+        "status": projection.status,
+        "reason": projection.reason,
+        "message": projection.message,
+        "observedGeneration": projection.observed_generation,
+        "lastTransitionTime": unchanged_since.unwrap_or(now),
+    });
+    let conditions = &object.status.conditions;
+    let operation = match conditions
+        .iter()
+        .position(|condition| condition.type_ == condition::TYPE)
+    {
+        Some(index) => json!({"op": "replace", "path": format!("/status/conditions/{index}"), "value": value}),
+        None if conditions.is_empty() => json!({"op": "add", "path": "/status/conditions", "value": [value]}),
+        None => json!({"op": "add", "path": "/status/conditions/-", "value": value}),
+    };
+    let (before, after) = if projection.status == "Unknown" {
+        ("companion.before-unknown", "companion.after-unknown")
+    } else {
+        ("companion.before-condition", "companion.after-condition")
+    };
+    failpoint::reach(before);
+    let mut written = patch_status(&api, key, &object, vec![operation]).await;
+    if conditions.is_empty() && matches!(written, Err(WriteError::Stale)) {
+        // There may be no status at all yet. The tests are the same: an object that has changed fails again.
+        let operation = json!({"op": "add", "path": "/status", "value": {"conditions": [value]}});
+        written = patch_status(&api, key, &object, vec![operation]).await;
+    }
+    let stored = look::typed(kind, written?);
+    failpoint::reach(after);
+    let is_there = condition::stored(&stored).is_some_and(|found| {
+        projection.is_in(found) && found.observed_generation == Some(projection.observed_generation)
+    });
+    if !is_there {
+        return Err(WriteError::Pruned);
+    }
+    world.metrics.conditions.inc();
+    Ok(Projected::Written(stored))
+}
+
+async fn patch_status(
+    api: &Api<Item>,
+    key: &Key,
+    object: &ObjectView,
+    operations: Vec<Value>,
+) -> Result<ObjectView, WriteError> {
+    let mut all = tests(object);
+    // The list is patched by index, and its order changes with other writes.
+    all.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version}));
+    all.extend(operations);
+    let stored = api
+        .patch_status(&key.name, &parameters(), &build(all)?)
+        .await
+        .map_err(WriteError::of)?;
+    Ok(stored.view)
+}
