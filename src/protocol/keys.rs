@@ -146,7 +146,8 @@ pub enum Standing {
     Bare,
     /// A record of this very object.
     Own(Box<Record>),
-    /// The stamp names another object or uid: a copy, or a restore that the webhook did not see. Not believed.
+    /// The stamp or the acknowledgement names another object or uid: a copy, or a restore that the webhook did not
+    /// see. Not believed.
     Foreign,
     /// Keys that do not make a record: missing, not canonical, contradicting. Not believed.
     Broken,
@@ -157,11 +158,11 @@ pub enum Standing {
 pub struct Record {
     /// The stamp; its generation is that of the generation key.
     pub stamp: Stamp,
-    /// The observed generation; `None` where it is absent or unreadable.
+    /// The observed generation; `None` where it is absent, unreadable, or not that of the record of the echo.
     pub observed: Option<u64>,
     /// The acknowledged state; `None`: pending, or a word that is none of ours.
     pub acknowledged: Option<State>,
-    /// The record of the last echo, if it names this uid.
+    /// The record of the last echo.
     pub acknowledgement: Option<Acknowledgement>,
 }
 
@@ -198,21 +199,23 @@ impl Standing {
         let Some(stamp) = get(STAMP).and_then(|text| serde_json::from_str::<Stamp>(text).ok()) else {
             return Self::Broken;
         };
+        let acknowledgement = get(ACKNOWLEDGEMENT).and_then(|text| serde_json::from_str::<Acknowledgement>(text).ok());
+        let is_another = |uid: &str| uid != object.metadata.uid;
         if !stamp.names(group_kind, object) && !stamp.is_unnamed_creation(group_kind, object)
-            || (!stamp.uid.is_empty() && stamp.uid != object.metadata.uid)
+            || (!stamp.uid.is_empty() && is_another(&stamp.uid))
+            || acknowledgement.as_ref().is_some_and(|a| is_another(&a.uid))
         {
             return Self::Foreign;
         }
         if get(GENERATION).and_then(parse_generation) != Some(stamp.generation) {
             return Self::Broken;
         }
-        let acknowledgement = get(ACKNOWLEDGEMENT)
-            .and_then(|text| serde_json::from_str::<Acknowledgement>(text).ok())
-            .filter(|a| a.uid == object.metadata.uid);
         Self::Own(Box::new(Record {
+            // An echo writes the two together. 0 comes with a first flip, and nobody has acknowledged it.
             observed: get(OBSERVED_GENERATION)
                 .and_then(parse_generation)
-                .filter(|k| *k <= stamp.generation),
+                .filter(|k| *k <= stamp.generation)
+                .filter(|k| *k == 0 || acknowledgement.as_ref().is_some_and(|a| a.generation == *k)),
             acknowledged: get(ACKNOWLEDGED).and_then(State::parse),
             acknowledgement,
             stamp,

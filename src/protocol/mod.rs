@@ -19,6 +19,7 @@ pub mod evidence;
 pub mod intent;
 pub mod keys;
 pub mod lease;
+mod lenient;
 pub mod object;
 pub mod rule;
 pub mod scope;

@@ -10,7 +10,10 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-use super::{GroupKind, keys};
+use super::{
+    GroupKind, keys,
+    lenient::{self, Lenient},
+};
 
 /// Values of foreign annotations are kept up to this many bytes: enough to compare with a literal.
 const FOREIGN_VALUE_LIMIT: usize = 256;
@@ -52,7 +55,7 @@ impl<'de> Deserialize<'de> for ObjectView {
                         "apiVersion" => view.api_version = access.next_value()?,
                         "kind" => view.kind = access.next_value()?,
                         "metadata" => view.metadata = access.next_value::<Option<Meta>>()?.unwrap_or_default(),
-                        "status" => view.status = access.next_value::<Option<Status>>()?.unwrap_or_default(),
+                        "status" => view.status = access.next_value::<Lenient<Status>>()?.0,
                         _ => {
                             let value = access.next_value_seed(ShallowSeed { depth: DEPTH_LIMIT })?;
                             view.fields.insert(key, value);
@@ -155,16 +158,18 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// Status, as far as it is read.
+/// Status, as far as it is read. What has another shape than expected is passed over.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
     /// `status.conditions`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "lenient::list")]
     pub conditions: Vec<Condition>,
     /// `status.v1beta2`, where Cluster API's v1beta1 objects keep their newer conditions.
+    #[serde(deserialize_with = "lenient::optional")]
     pub v1beta2: Option<V1Beta2Status>,
     /// `status.observedGeneration`.
+    #[serde(deserialize_with = "lenient::integer")]
     pub observed_generation: Option<i64>,
 }
 
@@ -173,7 +178,7 @@ pub struct Status {
 #[serde(default)]
 pub struct V1Beta2Status {
     /// `status.v1beta2.conditions`.
-    #[serde(deserialize_with = "null_is_default")]
+    #[serde(deserialize_with = "lenient::list")]
     pub conditions: Vec<Condition>,
 }
 
@@ -182,17 +187,22 @@ pub struct V1Beta2Status {
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
     /// Type.
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "lenient::text")]
     pub type_: String,
     /// `True`, `False` or `Unknown`.
+    #[serde(deserialize_with = "lenient::text")]
     pub status: String,
     /// Reason.
+    #[serde(deserialize_with = "lenient::text")]
     pub reason: String,
     /// Message.
+    #[serde(deserialize_with = "lenient::text")]
     pub message: String,
     /// `metadata.generation` of the revision that the condition was derived from.
+    #[serde(deserialize_with = "lenient::integer")]
     pub observed_generation: Option<i64>,
     /// When the status last changed.
+    #[serde(deserialize_with = "lenient::optional_text")]
     pub last_transition_time: Option<String>,
 }
 
