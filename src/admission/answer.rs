@@ -1,13 +1,16 @@
 //! From a review to its answer.
 
-use crate::protocol::{
-    intent::Intent,
-    rule::KindRule,
-    stamp::{self, Answer, Decision, Write},
+use crate::{
+    protocol::{
+        intent::Intent,
+        rule::KindRule,
+        stamp::{self, Answer, Decision, Write},
+    },
+    rules::manifests::FailurePolicy,
 };
 
 use super::{
-    FailurePolicy, State,
+    State,
     metrics::{Outcome, Webhook},
     patch::patch,
     review::{Asked, Request, Response, ReviewError},

@@ -27,7 +27,7 @@ use jiff::Timestamp;
 use crate::rules::Rules;
 
 pub use http::{BODY_LIMIT, router};
-pub use settings::{FailurePolicy, RecordUser, Settings};
+pub use settings::{RecordUser, Settings};
 
 /// The wall clock that stamps are dated by.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;

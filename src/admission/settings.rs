@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
-use crate::protocol::{
-    object::truncate,
-    stamp::{Policies, Writer},
+use crate::{
+    protocol::{
+        object::truncate,
+        stamp::{Policies, Writer},
+    },
+    rules::manifests::FailurePolicy,
 };
 
 /// The stamp keeps at most this many bytes of a user name.
@@ -23,7 +26,8 @@ pub struct Settings {
     pub companion_users: BTreeSet<String>,
     /// How a user is recorded in the stamp.
     pub record_user: RecordUser,
-    /// The `failurePolicy` of the webhooks that are called for a flip.
+    /// The `failurePolicy` of the webhooks that are called for a flip. Under `Ignore` a flip without its stamp is warned
+    /// of, not denied.
     pub flip_failure_policy: FailurePolicy,
 }
 
@@ -37,16 +41,6 @@ pub enum RecordUser {
     Hash,
     /// Not at all.
     Off,
-}
-
-/// The `failurePolicy` of a webhook, as the API server has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FailurePolicy {
-    /// A write is refused when the webhook cannot be called.
-    #[default]
-    Fail,
-    /// A write passes when the webhook cannot be called. Then a flip without its stamp is warned of, not denied.
-    Ignore,
 }
 
 impl Settings {

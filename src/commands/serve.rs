@@ -22,14 +22,18 @@ use tokio_util::sync::CancellationToken;
 use super::client::{ClientArgs, ClientError};
 use crate::{
     admission::{
-        self, FailurePolicy, RecordUser, Settings,
+        self, RecordUser, Settings,
         metrics::Metrics,
         ops::{self, Ops},
         server::{self, Drain},
     },
     companion,
     protocol::stamp::{Policies, Policy},
-    rules::{Rules, error::RulesError, manifests},
+    rules::{
+        Rules,
+        error::RulesError,
+        manifests::{self, FailurePolicy},
+    },
     tls::{self, Files},
 };
 

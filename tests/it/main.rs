@@ -3,5 +3,6 @@
 // clippy.toml allows these in test functions; helpers of tests are none.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod admission;
 mod sandbox;
 mod support;

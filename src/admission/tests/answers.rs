@@ -5,11 +5,12 @@ use serde_json::{Value, json};
 
 use super::{PAUSED, ask, cluster, patch, patched, review, settings, state, with_annotation, with_field};
 use crate::{
-    admission::{FailurePolicy, RecordUser, Settings, router},
+    admission::{RecordUser, Settings, router},
     protocol::{
         keys::{GENERATION, REASON, STAMP, TOUCH},
         stamp::{Policies, Policy},
     },
+    rules::manifests::FailurePolicy,
 };
 
 /// What `/mutate` makes of a write, and its answer.

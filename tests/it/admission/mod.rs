@@ -1,0 +1,6 @@
+//! The webhook behind a real API server.
+
+mod cel;
+mod hook;
+mod serve;
+mod writes;
