@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 pub mod client;
+pub mod demo;
 pub mod exec;
 pub mod sandbox;
 pub mod serve;
@@ -37,6 +38,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Shows the main job on a local control plane with Cluster API's own managers
+    Demo(demo::Args),
     /// A local control plane: etcd and kube-apiserver, optionally Cluster API's managers
     Sandbox(sandbox::Args),
     /// The webhook that stamps flips and the companion that acknowledges them
@@ -54,7 +57,7 @@ impl Command {
     fn default_log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
-            Self::Sandbox(_) | Self::Exec(_) | Self::Sweep(_) => "warn",
+            Self::Demo(_) | Self::Sandbox(_) | Self::Exec(_) | Self::Sweep(_) => "warn",
         }
     }
 }
@@ -97,6 +100,7 @@ pub fn run(cli: Cli) -> Result {
 
 async fn dispatch(command: Command) -> Result {
     match command {
+        Command::Demo(args) => demo::run(args).await,
         Command::Sandbox(args) => sandbox::run(args).await,
         Command::Serve(args) => serve::run(*args).await,
         Command::Exec(args) => exec::run(args),

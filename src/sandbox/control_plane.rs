@@ -153,7 +153,7 @@ impl Sandbox {
             control_plane: Arc::new(control_plane),
         };
         if let Some(binaries) = capi_binaries {
-            this.capi = Some(Capi::start(Arc::clone(&this.control_plane), binaries).await?);
+            this.capi = Some(Box::pin(Capi::start(Arc::clone(&this.control_plane), binaries)).await?);
         }
         Ok(this)
     }
@@ -194,6 +194,16 @@ impl Sandbox {
         self.control_plane
             .audit
             .then(|| self.control_plane.data.file("audit.log"))
+    }
+
+    /// The `pausegen` binary that starts its processes.
+    pub(super) fn exe(&self) -> &Path {
+        self.control_plane.spawner.exe()
+    }
+
+    /// What everything in it needs.
+    pub(super) fn control_plane(&self) -> Arc<ControlPlane> {
+        Arc::clone(&self.control_plane)
     }
 
     /// The programs that it runs.

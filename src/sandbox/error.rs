@@ -169,6 +169,26 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// kubectl failed.
+    #[error("`kubectl {command}` failed: {says}")]
+    Kubectl {
+        /// Its arguments.
+        command: String,
+        /// What it says.
+        says: String,
+    },
+    /// pausegen itself cannot be installed.
+    #[error("cannot install pausegen on the sandbox: cannot {what}")]
+    Product {
+        /// What was to be done.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A sandbox without Cluster API.
+    #[error("Cluster API is not in this sandbox: start it with Options::with_capi")]
+    NoCapi,
     /// A task was cancelled.
     #[error("{what} was given up")]
     Cancelled {
@@ -191,7 +211,7 @@ impl Error {
         matches!(self, Self::Ended { log, .. } if log.contains("address already in use"))
     }
 
-    pub(super) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
+    pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> Self {
         let what = what.into();
         move |source| Self::Api {
             what,

@@ -20,6 +20,7 @@
 //! What is not there: kubelet, scheduler and controller manager. No Pod runs, a namespace stays once it exists, and
 //! owner references delete nothing.
 
+pub mod answers;
 mod authority;
 mod binaries;
 mod build;
@@ -29,9 +30,11 @@ mod data_dir;
 mod error;
 pub mod exec;
 mod kubeconfig;
+mod kubectl;
 mod ports;
 mod process;
-mod progress;
+pub mod product;
+pub mod progress;
 mod tools;
 mod wait;
 

@@ -81,6 +81,10 @@ impl Spawner {
         })
     }
 
+    pub(super) fn exe(&self) -> &Path {
+        &self.exe
+    }
+
     pub(super) fn spawn(&self, program: Program) -> Result<Process, Error> {
         let Program {
             name,

@@ -57,3 +57,23 @@ impl Drop for Progress {
         }
     }
 }
+
+/// Shows how long something takes.
+///
+/// # Errors
+///
+/// Its own.
+pub async fn during<T, E>(what: &str, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    let mut progress = Progress::start(what);
+    tokio::pin!(work);
+    loop {
+        tokio::select! {
+            result = &mut work => {
+                let result = result?;
+                progress.done();
+                return Ok(result);
+            }
+            () = tokio::time::sleep(std::time::Duration::from_millis(250)) => progress.tick(),
+        }
+    }
+}

@@ -115,6 +115,12 @@ impl Manager {
         self.with_active(Process::kill);
     }
 
+    /// The id of the process that acts.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.with_active(Process::id)
+    }
+
     /// The end of the log of the process that acts.
     #[must_use]
     pub fn log_tail(&self) -> String {

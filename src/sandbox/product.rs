@@ -1,0 +1,324 @@
+//! pausegen on a sandbox, as it runs in production: its webhook configurations, its own identity with exactly the
+//! rights that `pausegen manifests` renders, and `pausegen serve` as a process of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, Config};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tracing::instrument::WithSubscriber as _;
+use tracing::subscriber::NoSubscriber;
+
+use super::control_plane::ControlPlane;
+use super::process::Process;
+use super::{Error, Sandbox, ports, wait};
+use crate::rules::Rules;
+use crate::rules::manifests::{self, Access, Endpoint};
+use crate::tls;
+
+/// The namespace of the product's service account.
+pub const NAMESPACE: &str = "pausegen-system";
+/// The product's user name, on the API server and in the audit log.
+pub const USER: &str = "system:serviceaccount:pausegen-system:pausegen";
+/// Its groups.
+const GROUPS: [&str; 2] = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
+/// Who applies the product's manifests.
+const MANAGER: &str = "pausegen-sandbox";
+
+/// How to run the product.
+#[derive(Clone, Debug)]
+pub struct ProductOptions {
+    /// The text of a rules file; `None`: the built-in rules.
+    pub rules: Option<String>,
+    /// Whether the webhook and the companion are processes of their own, so that one can be killed without the other.
+    pub split: bool,
+    /// Whether there is a companion from the start.
+    pub companion: bool,
+    /// Environment variables for `serve`.
+    pub env: Vec<(&'static str, String)>,
+}
+
+impl Default for ProductOptions {
+    fn default() -> Self {
+        Self {
+            rules: None,
+            split: false,
+            companion: true,
+            env: Vec::new(),
+        }
+    }
+}
+
+/// The built-in rules with a staleness bound and a grace of one's own. Nobody waits a minute in a test.
+#[must_use]
+pub fn short_rules(bound: Duration, grace: Duration) -> String {
+    format!(
+        "apiVersion: pausegen.io/v1alpha1\nkind: Rules\nextends: capi\nstalenessBound: {}s\ngrace: {}s\n",
+        bound.as_secs(),
+        grace.as_secs()
+    )
+}
+
+/// The running product. Its processes end when this is dropped.
+#[derive(Debug)]
+pub struct Product {
+    // The order of the fields is the order in which they end.
+    companion: Option<Served>,
+    admission: Served,
+    files: Files,
+    options: ProductOptions,
+    control_plane: Arc<ControlPlane>,
+}
+
+/// One `pausegen serve`.
+#[derive(Debug)]
+struct Served {
+    process: Process,
+    metrics: u16,
+}
+
+#[derive(Debug)]
+struct Files {
+    exe: PathBuf,
+    kubeconfig: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+    rules: Option<PathBuf>,
+    port: u16,
+}
+
+impl Product {
+    /// Installs the product and starts it. Returns when it says that it is ready.
+    ///
+    /// # Errors
+    ///
+    /// The rules make no manifests, the API server refuses them, or `serve` does not become ready.
+    pub async fn start(sandbox: &Sandbox, options: ProductOptions) -> Result<Self, Error> {
+        let control_plane = sandbox.control_plane();
+        let rules = match &options.rules {
+            Some(text) => Rules::parse(text, "rules.yaml"),
+            None => Rules::capi(),
+        }
+        .map_err(|error| Error::Product {
+            what: "read its rules",
+            source: Box::new(error),
+        })?;
+        let pair = tls::generate(&["127.0.0.1"]).map_err(|error| Error::Product {
+            what: "make its certificate",
+            source: Box::new(error),
+        })?;
+        let data = &control_plane.data;
+        let files = Files {
+            exe: sandbox.exe().to_owned(),
+            kubeconfig: control_plane.kubeconfig_for(USER, &GROUPS)?,
+            certificate: data.write("pausegen.crt", &pair.cert_pem)?,
+            key: data.write("pausegen.key", &pair.key_pem)?,
+            rules: options
+                .rules
+                .as_ref()
+                .map(|text| data.write("rules.yaml", text))
+                .transpose()?,
+            port: ports::free()?,
+        };
+        let client = sandbox.client().await?;
+        install(&client, &rules, &pair.ca_pem, files.port).await?;
+        let split = options.split;
+        let admission = files.serve(&control_plane, &options, true, options.companion && !split)?;
+        let mut product = Self {
+            companion: None,
+            admission,
+            files,
+            options,
+            control_plane,
+        };
+        product.admission.ready(product.control_plane.timeout).await?;
+        if split && product.options.companion {
+            product.start_companion().await?;
+        }
+        Ok(product)
+    }
+
+    /// Starts the companion as a process of its own, with the environment that was given at the start.
+    ///
+    /// # Errors
+    ///
+    /// It does not become ready.
+    pub async fn start_companion(&mut self) -> Result<(), Error> {
+        let env = self.options.env.clone();
+        self.start_companion_with(env).await
+    }
+
+    /// Starts the companion as a process of its own, with this environment.
+    ///
+    /// # Errors
+    ///
+    /// It does not become ready.
+    pub async fn start_companion_with(&mut self, env: Vec<(&'static str, String)>) -> Result<(), Error> {
+        self.kill_companion();
+        let options = ProductOptions {
+            env,
+            ..self.options.clone()
+        };
+        let companion = self.files.serve(&self.control_plane, &options, false, true)?;
+        let companion = self.companion.insert(companion);
+        companion.ready(self.control_plane.timeout).await
+    }
+
+    /// Kills the companion (SIGKILL), if it is a process of its own.
+    pub fn kill_companion(&mut self) {
+        if let Some(companion) = self.companion.take() {
+            companion.process.kill();
+        }
+    }
+
+    /// The process of the companion, if it has one of its own.
+    #[must_use]
+    pub fn companion(&self) -> Option<&Process> {
+        self.companion.as_ref().map(|companion| &companion.process)
+    }
+
+    /// The process of the webhook.
+    #[must_use]
+    pub fn admission(&self) -> &Process {
+        &self.admission.process
+    }
+
+    /// What `/metrics` of the webhook's process says.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer.
+    pub async fn metrics(&self) -> Result<String, Error> {
+        self.admission.get("/metrics").await
+    }
+}
+
+impl Files {
+    fn serve(
+        &self,
+        control_plane: &ControlPlane,
+        options: &ProductOptions,
+        admission: bool,
+        companion: bool,
+    ) -> Result<Served, Error> {
+        let name = match (admission, companion) {
+            (true, true) => "pausegen",
+            (true, false) => "pausegen-admission",
+            (false, _) => "pausegen-companion",
+        };
+        let metrics = ports::free()?;
+        let mut program = control_plane.program(name, self.exe.clone());
+        let metrics_bind = format!("127.0.0.1:{metrics}");
+        program = program.arg("serve").arg("--metrics-bind").arg(metrics_bind);
+        program = program.arg("--kubeconfig").arg(&self.kubeconfig);
+        if let Some(rules) = &self.rules {
+            program = program.arg("--rules").arg(rules);
+        }
+        if admission {
+            program = program
+                .arg("--bind")
+                .arg(format!("127.0.0.1:{}", self.port))
+                .arg("--tls-cert")
+                .arg(&self.certificate)
+                .arg("--tls-key")
+                .arg(&self.key)
+                .arg("--companion-user")
+                .arg(USER);
+        } else {
+            program = program.arg("--no-admission");
+        }
+        if !companion {
+            program = program.arg("--no-companion");
+        }
+        for (name, value) in &options.env {
+            program = program.env(name, value);
+        }
+        Ok(Served {
+            process: control_plane.spawner.spawn(program)?,
+            metrics,
+        })
+    }
+}
+
+impl Served {
+    async fn ready(&self, timeout: Duration) -> Result<(), Error> {
+        let answer = wait::until(timeout, async || {
+            self.process.check()?;
+            Ok::<_, Error>(
+                self.get("/readyz")
+                    .with_subscriber(NoSubscriber::default())
+                    .await
+                    .map_err(drop),
+            )
+        });
+        answer.await?.map(drop).map_err(|()| Error::NotReady {
+            name: self.process.name().to_owned(),
+            seconds: timeout.as_secs(),
+            log: self.process.log_tail(),
+        })
+    }
+
+    async fn get(&self, path: &str) -> Result<String, Error> {
+        let failed = || Error::api(format!("get {path} of {}", self.process.name()));
+        let uri = http::Uri::builder()
+            .scheme("http")
+            .authority(format!("127.0.0.1:{}", self.metrics))
+            .path_and_query("/")
+            .build();
+        let uri = uri.map_err(kube::Error::HttpError).map_err(failed())?;
+        let client = Client::try_from(Config::new(uri)).map_err(failed())?;
+        let request = http::Request::get(path)
+            .body(Vec::new())
+            .map_err(kube::Error::HttpError)
+            .map_err(failed())?;
+        client.request_text(request).await.map_err(failed())
+    }
+}
+
+/// What an administrator applies: the webhook configurations and the rights.
+async fn install(client: &Client, rules: &Rules, ca: &str, port: u16) -> Result<(), Error> {
+    let mut target = manifests::Target::new(Endpoint::Url(format!("https://127.0.0.1:{port}")));
+    target.ca_bundle = Some(ca.as_bytes().to_vec());
+    let (mutating, validating) = manifests::webhooks(rules, &target);
+    let role = manifests::cluster_role(rules, &access());
+    let account = manifests::service_account(NAMESPACE, "pausegen");
+    apply(client, "the ClusterRole", &role).await?;
+    apply(
+        client,
+        "the ClusterRoleBinding",
+        &manifests::cluster_role_binding(account),
+    )
+    .await?;
+    apply(client, "the MutatingWebhookConfiguration", &mutating).await?;
+    apply(client, "the ValidatingWebhookConfiguration", &validating).await
+}
+
+/// What the product may reach: also providers' kinds, which the rules find by discovery.
+#[must_use]
+pub fn access() -> Access {
+    Access {
+        discover_providers: true,
+        ..Access::default()
+    }
+}
+
+async fn apply<K>(client: &Client, what: &str, object: &K) -> Result<(), Error>
+where
+    K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + DeserializeOwned
+        + Serialize,
+    K::DynamicType: Default,
+{
+    let name = object.meta().name.clone().unwrap_or_default();
+    let params = PatchParams::apply(MANAGER).force();
+    let api: Api<K> = Api::all(client.clone());
+    api.patch(&name, &params, &Patch::Apply(object))
+        .await
+        .map_err(Error::api(format!("apply {what} {name}")))?;
+    Ok(())
+}
