@@ -13,6 +13,8 @@ use tracing_subscriber::EnvFilter;
 pub mod client;
 pub mod demo;
 pub mod exec;
+pub mod manifests;
+pub mod rules;
 pub mod sandbox;
 pub mod serve;
 pub mod sweep;
@@ -44,6 +46,10 @@ pub enum Command {
     Sandbox(sandbox::Args),
     /// The webhook that stamps flips and the companion that acknowledges them
     Serve(Box<serve::Args>),
+    /// The rules file: check it, print it, compare it with a cluster
+    Rules(rules::Args),
+    /// The webhook configurations and the RBAC that exactly these rules need, as YAML
+    Manifests(Box<manifests::Args>),
     /// Runs a program that dies with its parent (the sandbox starts its processes with this)
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
@@ -57,7 +63,9 @@ impl Command {
     fn default_log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
-            Self::Demo(_) | Self::Sandbox(_) | Self::Exec(_) | Self::Sweep(_) => "warn",
+            Self::Demo(_) | Self::Sandbox(_) | Self::Rules(_) | Self::Manifests(_) | Self::Exec(_) | Self::Sweep(_) => {
+                "warn"
+            }
         }
     }
 }
@@ -103,6 +111,8 @@ async fn dispatch(command: Command) -> Result {
         Command::Demo(args) => demo::run(args).await,
         Command::Sandbox(args) => sandbox::run(args).await,
         Command::Serve(args) => serve::run(*args).await,
+        Command::Rules(args) => rules::run(args).await,
+        Command::Manifests(args) => manifests::run(*args),
         Command::Exec(args) => exec::run(args),
         Command::Sweep(args) => sweep::run(args),
     }

@@ -15,6 +15,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
+use serde::Serialize;
 
 use super::{Rules, cel};
 
@@ -311,6 +312,18 @@ pub fn cluster_role(rules: &Rules, access: &Access) -> ClusterRole {
         metadata: named(CLUSTER_ROLE),
         rules: Some(policy),
     }
+}
+
+/// An object as YAML. Texts of several lines stay as they are, long ones are not folded.
+///
+/// # Errors
+///
+/// None that is known for the types of this module.
+pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, serde_saphyr::SerializeError> {
+    serde_saphyr::to_string_with_options(
+        object,
+        serde_saphyr::ser_options! { prefer_block_scalars: true, min_fold_chars: usize::MAX, folded_wrap_chars: usize::MAX },
+    )
 }
 
 /// Binds the ClusterRole to whoever `serve` runs as.

@@ -5,6 +5,7 @@
 //! - [`select`]: which kinds a rule is for.
 //! - [`cel`]: the conditions under which the API server calls the webhooks.
 //! - [`manifests`]: the webhook configurations and the RBAC that exactly these rules need.
+//! - [`server`]: how rules and a cluster fit together.
 //! - [`Rules`]: the file as the rest of the program uses it: a [`KindRule`] for a kind.
 //!
 //! The built-in rules are in `capi.yaml`, which is also the best introduction to the format.
@@ -30,6 +31,7 @@ pub mod error;
 pub mod file;
 pub mod manifests;
 pub mod select;
+pub mod server;
 
 use compile::Times;
 use error::{Mistake, Mistakes, RulesError};

@@ -1,0 +1,180 @@
+//! `pausegen manifests`: the webhook configurations and the RBAC that exactly these rules need.
+
+use std::{
+    io::{self, Write as _},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::ValueEnum;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+
+use super::rules::load;
+use crate::rules::manifests::{
+    Access, Endpoint, FailurePolicy, Target, cluster_role, cluster_role_binding, service_account, to_yaml, user,
+    webhooks,
+};
+
+/// Print the webhook configurations and the RBAC that exactly these rules need.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The rules file; else the built-in rules for Cluster API
+    #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// The Service of the webhook
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "pausegen-system/pausegen", value_parser = namespaced)]
+    service: Namespaced,
+    /// The port of that Service
+    #[arg(long, value_name = "PORT", default_value_t = 443)]
+    service_port: u16,
+    /// The address of a webhook outside of the cluster, without a path, instead of the Service
+    #[arg(long, value_name = "URL", conflicts_with_all = ["service", "service_port"])]
+    url: Option<String>,
+    /// The CA of the webhook's certificate, PEM; else `caBundle` is left out
+    #[arg(long, value_name = "FILE")]
+    ca_bundle: Option<PathBuf>,
+    /// What happens to a flip while the webhook is away
+    #[arg(long, value_name = "POLICY", value_enum, ignore_case = true, default_value_t = PolicyArg::Fail)]
+    failure_policy: PolicyArg,
+    /// Call the webhook for these namespaces only: KEY=VALUE, KEY!=VALUE, KEY or !KEY, separated by commas
+    #[arg(long, value_name = "SELECTOR", value_parser = selector)]
+    namespace_selector: Option<LabelSelector>,
+    /// Let the ClusterRole into whole groups where a rule has a pattern, also for providers that are installed later
+    #[arg(long)]
+    discover_providers: bool,
+    /// A kind that a pattern stands for and that is installed, for the ClusterRole (repeatable)
+    #[arg(long = "installed-kind", value_name = "RESOURCE.GROUP", value_parser = resource)]
+    installed: Vec<(String, String)>,
+    /// The ServiceAccount that `serve` runs as
+    #[arg(long, value_name = "NAMESPACE/NAME", default_value = "pausegen-system/pausegen", value_parser = namespaced)]
+    service_account: Namespaced,
+    /// The user that `serve` runs as, instead of the ServiceAccount
+    #[arg(long, value_name = "NAME", conflicts_with = "service_account")]
+    user: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PolicyArg {
+    /// It is refused
+    #[value(name = "Fail")]
+    Fail,
+    /// It passes, without a stamp
+    #[value(name = "Ignore")]
+    Ignore,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Namespaced {
+    namespace: String,
+    name: String,
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+///
+/// A file that cannot be read or has mistakes.
+pub fn run(args: Args) -> super::Result {
+    let Args {
+        rules,
+        service,
+        service_port,
+        url,
+        ca_bundle,
+        failure_policy,
+        namespace_selector,
+        discover_providers,
+        installed,
+        service_account: account,
+        user: name,
+    } = args;
+    let rules = load(rules.as_ref())?;
+    let target = Target {
+        endpoint: match url {
+            Some(url) => Endpoint::Url(url),
+            None => Endpoint::Service {
+                namespace: service.namespace,
+                name: service.name,
+                port: service_port,
+            },
+        },
+        ca_bundle: match ca_bundle {
+            Some(path) => Some(
+                std::fs::read(&path).map_err(|error| format!("cannot read --ca-bundle {}: {error}", path.display()))?,
+            ),
+            None => None,
+        },
+        failure_policy: match failure_policy {
+            PolicyArg::Fail => FailurePolicy::Fail,
+            PolicyArg::Ignore => FailurePolicy::Ignore,
+        },
+        namespace_selector,
+    };
+    let access = Access {
+        discover_providers,
+        installed,
+    };
+    let subject = match name {
+        Some(name) => user(&name),
+        None => service_account(&account.namespace, &account.name),
+    };
+    let (mutating, validating) = webhooks(&rules, &target);
+    let documents = [
+        to_yaml(&cluster_role(&rules, &access))?,
+        to_yaml(&cluster_role_binding(subject))?,
+        to_yaml(&mutating)?,
+        to_yaml(&validating)?,
+    ];
+    let mut out = io::stdout().lock();
+    for document in documents {
+        write!(out, "---\n{document}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn namespaced(text: &str) -> Result<Namespaced, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => Ok(Namespaced {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
+        _ => Err("write NAMESPACE/NAME".to_owned()),
+    }
+}
+
+fn resource(text: &str) -> Result<(String, String), String> {
+    match text.split_once('.') {
+        Some((resource, group)) if !resource.is_empty() && !group.is_empty() => {
+            Ok((group.to_owned(), resource.to_owned()))
+        }
+        _ => Err("write RESOURCE.GROUP, such as foomachines.infrastructure.cluster.x-k8s.io".to_owned()),
+    }
+}
+
+fn selector(text: &str) -> Result<LabelSelector, String> {
+    let mut selector = LabelSelector::default();
+    let mut require = |key: &str, operator: &str, value: Option<&str>| {
+        selector
+            .match_expressions
+            .get_or_insert_default()
+            .push(LabelSelectorRequirement {
+                key: key.to_owned(),
+                operator: operator.to_owned(),
+                values: value.map(|value| vec![value.to_owned()]),
+            });
+    };
+    for part in text.split(',').map(str::trim) {
+        if let Some((key, value)) = part.split_once("!=") {
+            require(key, "NotIn", Some(value));
+        } else if let Some((key, value)) = part.split_once('=') {
+            require(key, "In", Some(value));
+        } else if let Some(key) = part.strip_prefix('!') {
+            require(key, "DoesNotExist", None);
+        } else if part.is_empty() {
+            return Err("write KEY=VALUE, KEY!=VALUE, KEY or !KEY, separated by commas".to_owned());
+        } else {
+            require(part, "Exists", None);
+        }
+    }
+    Ok(selector)
+}
