@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::Error;
 use super::process::{self, Spawner, tail};
 use super::progress::Progress;
-use super::tools::{CAPI_MODULE, CAPI_TEST_MODULE, CLUSTER_API, Module, Patch};
+use super::tools::{CAPI_MODULE, CAPI_TEST_MODULE, CLUSTER_API, Module};
 
 /// Folders with CRDs: the Go module and the path in it.
 const CRDS: [(&str, &str); 5] = [
@@ -83,9 +83,7 @@ impl<'a> Builder<'a> {
         }
         fs::create_dir_all(&bin).map_err(Error::file("create", &bin))?;
         let work = self.work_folder(module)?;
-        for patch in module.patches {
-            self.patch(module, patch, work.path())?;
-        }
+        self.patch(module, work.path())?;
         let missing = module
             .programs
             .iter()
@@ -160,22 +158,26 @@ impl<'a> Builder<'a> {
         Ok(folder)
     }
 
-    /// Lets the module be built with a copy of a dependency in which one line is another one.
-    fn patch(&self, module: &'static Module, patch: &Patch, work: &Path) -> Result<(), Error> {
-        let copy = work.join("patched");
-        copy_folder(&self.module_folder(module, patch.module, work)?, &copy)?;
-        let file = copy.join(patch.file);
-        let text = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
-        if text.matches(patch.line).count() != 1 {
-            return Err(Error::Source {
-                path: file,
-                problem: "the line to replace is not in it exactly once",
-            });
+    /// Lets a module be built with copies of dependencies in which some lines are other ones.
+    fn patch(&self, module: &'static Module, work: &Path) -> Result<(), Error> {
+        let mut go_mod = module.go_mod.to_owned();
+        for (index, patch) in module.patches.iter().enumerate() {
+            let name = format!("./patched-{index}");
+            let copy = work.join(&name);
+            copy_folder(&self.module_folder(module, patch.module, work)?, &copy)?;
+            let file = copy.join(patch.file);
+            let text = fs::read_to_string(&file).map_err(Error::file("read", &file))?;
+            if text.matches(patch.line).count() != 1 {
+                return Err(Error::Source {
+                    path: file,
+                    problem: "the line to replace is not in it exactly once",
+                });
+            }
+            fs::write(&file, text.replace(patch.line, patch.instead)).map_err(Error::file("write", &file))?;
+            go_mod = replace_module(&go_mod, patch.module, &name);
         }
-        fs::write(&file, text.replace(patch.line, patch.instead)).map_err(Error::file("write", &file))?;
-        let go_mod = work.join("go.mod");
-        let text = format!("{}\nreplace {} => ./patched\n", module.go_mod, patch.module);
-        fs::write(&go_mod, text).map_err(Error::file("write", &go_mod))
+        let path = work.join("go.mod");
+        fs::write(&path, go_mod).map_err(Error::file("write", &path))
     }
 
     /// Where the source of a dependency is; it is downloaded where need be.
@@ -257,6 +259,17 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// A go.mod in which a dependency is a folder, instead of what it may be replaced by already.
+fn replace_module(go_mod: &str, module: &str, folder: &str) -> String {
+    let replaces = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.next() == Some(module) && words.next() == Some("=>")
+    };
+    let mut text: String = go_mod.split_inclusive('\n').filter(|line| !replaces(line)).collect();
+    text.push_str(&format!("\nreplace {module} => {folder}\n"));
+    text
+}
+
 fn copy_folder(from: &Path, to: &Path) -> Result<(), Error> {
     fs::create_dir_all(to).map_err(Error::file("create", to))?;
     for entry in fs::read_dir(from).map_err(Error::file("read", from))?.flatten() {
@@ -280,4 +293,27 @@ fn find_in_path(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dependency_is_replaced_once() {
+        let go_mod = "module x\n\nreplace (\n\ta/b => a/b v1\n\ta/b/c => a/b/c v1\n)\n";
+        let expected = "module x\n\nreplace (\n\ta/b/c => a/b/c v1\n)\n\nreplace a/b => ./copy\n";
+        assert_eq!(replace_module(go_mod, "a/b", "./copy"), expected);
+    }
+
+    #[test]
+    fn a_module_is_patched_once_per_dependency() {
+        let mut modules: Vec<_> = CLUSTER_API.patches.iter().map(|patch| patch.module).collect();
+        modules.dedup();
+        assert_eq!(
+            modules.len(),
+            CLUSTER_API.patches.len(),
+            "one copy would replace the other"
+        );
+    }
 }

@@ -6,9 +6,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{ListParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use pausegen::sandbox::{ClusterShape, ManagerKind};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -103,11 +104,19 @@ async fn nothing_is_left_after_ctrl_c() {
 
 #[tokio::test]
 async fn nothing_is_left_after_sigkill() {
-    let (mut owner, folder) = up(&[]).await;
-    assert!(
-        !processes_in(&folder).is_empty(),
-        "the test must be able to see the processes"
-    );
+    let (mut owner, folder) = up(&["--capi"]).await;
+    let processes = processes_in(&folder);
+    let managers: Vec<_> = processes
+        .iter()
+        .filter(|process| process.contains("/capi-dev "))
+        .collect();
+    assert_eq!(managers.len(), 2, "one that acts and its standby, in {processes:?}");
+    for manager in managers {
+        // SIGKILL is the one signal that ends a stopped process.
+        let id = manager.split_once(' ').unwrap().0.parse().unwrap();
+        let id = rustix::process::Pid::from_raw(id).unwrap();
+        rustix::process::kill_process(id, rustix::process::Signal::STOP).unwrap();
+    }
     owner.kill().await.unwrap();
     support::eventually("no process and no folder", async || {
         (processes_in(&folder).is_empty() && !folder.exists()).then_some(())
@@ -139,6 +148,111 @@ async fn cluster_api_makes_machines() {
         2,
         "control plane and workers"
     );
+}
+
+#[tokio::test]
+async fn a_frozen_manager_does_nothing_and_its_webhooks_still_answer() {
+    let sandbox = support::private_capi().await;
+    let capi = sandbox.capi().unwrap();
+    let shape = ClusterShape {
+        control_planes: 1,
+        workers: 3,
+    };
+    capi.create_cluster("frozen", "one", shape).await.unwrap();
+    capi.wait_running("frozen", "one", Duration::from_secs(180))
+        .await
+        .unwrap();
+    let client = sandbox.client().await.unwrap();
+    for kind in ManagerKind::ALL {
+        capi.manager(kind).freeze().unwrap();
+    }
+    // Each kind is one that a webhook of its manager looks at, under `Fail`.
+    for kind in ["Cluster", "MachineDeployment", "Machine", "MachineHealthCheck"] {
+        annotate(&client, "cluster.x-k8s.io", kind).await;
+    }
+    annotate(&client, "bootstrap.cluster.x-k8s.io", "KubeadmConfig").await;
+    annotate(&client, "controlplane.cluster.x-k8s.io", "KubeadmControlPlane").await;
+    for kind in ["DevCluster", "DevMachine"] {
+        annotate(&client, "infrastructure.cluster.x-k8s.io", kind).await;
+    }
+    // Paused as they are now, none of them says so.
+    let paused = async || {
+        let mut says = BTreeSet::new();
+        for (group, kind) in [
+            ("cluster.x-k8s.io", "Machine"),
+            ("bootstrap.cluster.x-k8s.io", "KubeadmConfig"),
+            ("controlplane.cluster.x-k8s.io", "KubeadmControlPlane"),
+            ("infrastructure.cluster.x-k8s.io", "DevCluster"),
+        ] {
+            let list = dynamic(&client, group, kind)
+                .list(&ListParams::default())
+                .await
+                .unwrap();
+            let conditions = list
+                .iter()
+                .flat_map(|object| object.data["status"]["conditions"].as_array().unwrap());
+            if conditions
+                .into_iter()
+                .any(|c| c["type"] == "Paused" && c["status"] == "True")
+            {
+                says.insert(kind);
+            }
+        }
+        says
+    };
+    assert_eq!(paused().await, BTreeSet::new());
+    for kind in ManagerKind::ALL {
+        capi.manager(kind).thaw().unwrap();
+    }
+    support::eventually("all managers say paused", async || {
+        (paused().await.len() == 4).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_second_manager_takes_over_the_lease() {
+    let sandbox = support::private_capi().await;
+    let capi = sandbox.capi().unwrap();
+    let client = sandbox.client().await.unwrap();
+    let kind = ManagerKind::Bootstrap;
+    let all: Api<Lease> = Api::all(client);
+    let by_name = ListParams::default().fields(&format!("metadata.name={}", kind.lease()));
+    let lease = async || {
+        let mut leases = all.list(&by_name).await.unwrap().items;
+        assert_eq!(leases.len(), 1, "the standby must not make one of its own");
+        let lease = leases.remove(0);
+        assert_eq!(lease.namespace().as_deref(), Some(kind.namespace()));
+        lease.spec.unwrap().holder_identity.unwrap()
+    };
+    let first = lease().await;
+    let second = capi.start_second(kind).await.unwrap();
+    assert_eq!(lease().await, first);
+    capi.manager(kind).freeze().unwrap();
+    support::eventually("another holder", async || (lease().await != first).then_some(())).await;
+    assert!(capi.manager(kind).is_running());
+    second.kill();
+    capi.restart(kind).await.unwrap();
+    assert_ne!(lease().await, first);
+}
+
+fn dynamic(client: &Client, group: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1beta2", kind));
+    Api::all_with(client.clone(), &resource)
+}
+
+/// Sets the pause annotation on every object of a kind in the test's namespace.
+async fn annotate(client: &Client, group: &str, kind: &str) {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1beta2", kind));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "frozen", &resource);
+    let list = api.list(&ListParams::default()).await.unwrap();
+    assert!(!list.items.is_empty(), "there is a {kind}");
+    let patch = serde_json::json!({ "metadata": { "annotations": { "cluster.x-k8s.io/paused": "" } } });
+    for object in list {
+        api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .unwrap();
+    }
 }
 
 /// Runs `pausegen sandbox up`, and returns it with the folder of its sandbox.
@@ -175,7 +289,8 @@ fn processes_in(folder: &Path) -> BTreeSet<String> {
             let arguments =
                 String::from_utf8_lossy(&std::fs::read(entry.path().join("cmdline")).ok()?).replace('\0', " ");
             let place = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-            (arguments.contains(name) || place.to_string_lossy().contains(name)).then_some(arguments)
+            let id = entry.file_name().into_string().unwrap();
+            (arguments.contains(name) || place.to_string_lossy().contains(name)).then(|| format!("{id} {arguments}"))
         })
         .collect()
 }
