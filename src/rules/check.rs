@@ -470,7 +470,7 @@ impl Check<'_> {
         if key.value.is_empty() || key.value.len() > KEY_LIMIT || !key.value.bytes().all(sound) {
             self.add(
                 key.referenced,
-                format!("`{}` is no key of a {what}", key.value),
+                format!("`{}` is no {what} key", key.value),
                 "write PREFIX/NAME in letters, digits, dots, dashes and underscores",
             );
         }

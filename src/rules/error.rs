@@ -101,7 +101,7 @@ impl Mistake {
             }
             YamlError::SerdeMissingField { field, .. } => (
                 format!("the field `{field}` is missing"),
-                "add it to the object that begins here".to_owned(),
+                "add it to the object that this line is in".to_owned(),
             ),
             YamlError::SerdeInvalidType {
                 unexpected, expected, ..

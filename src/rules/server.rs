@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::ListParams,
-    core::PartialObjectMeta,
+    core::{PartialObjectMeta, Version},
     discovery::{Discovery, Scope},
 };
 
@@ -103,11 +103,14 @@ impl Cluster {
         })
     }
 
-    fn version(&self, kind: &ServedKind) -> Option<&CustomResourceDefinitionVersion> {
-        self.crds
+    /// The version in which the companion watches a kind: the one that Kubernetes takes for the most mature.
+    fn version(&self, kind: &GroupKind) -> Option<&CustomResourceDefinitionVersion> {
+        let crd = self
+            .crds
             .iter()
-            .find(|crd| crd.spec.group == kind.kind.group && crd.spec.names.kind == kind.kind.kind)
-            .and_then(|crd| crd.spec.versions.iter().find(|version| version.name == kind.version))
+            .find(|crd| crd.spec.group == kind.group && crd.spec.names.kind == kind.kind)?;
+        let served = crd.spec.versions.iter().filter(|version| version.served);
+        served.max_by_key(|version| Version::parse(&version.name).priority())
     }
 }
 
@@ -120,7 +123,7 @@ pub enum ConditionHome {
     NoStatus,
     /// In the annotations alone: `status.conditions` is missing, or its items do not keep `observedGeneration`.
     NotKept,
-    /// In the annotations alone: it is not a custom resource, so its status is not ours to extend.
+    /// Nowhere: only custom resources are watched.
     NotCustom,
 }
 
@@ -130,7 +133,7 @@ impl fmt::Display for ConditionHome {
             Self::Condition => "annotations and condition",
             Self::NoStatus => "annotations alone (no status subresource)",
             Self::NotKept => "annotations alone (status.conditions does not keep observedGeneration)",
-            Self::NotCustom => "annotations alone (not a custom resource)",
+            Self::NotCustom => "nowhere (not a custom resource)",
         })
     }
 }
@@ -146,7 +149,7 @@ pub fn condition_home(version: &CustomResourceDefinitionVersion) -> ConditionHom
     match at(root, &["status", "conditions"]) {
         Found::Anything => ConditionHome::Condition,
         Found::Schema(conditions) => match &conditions.items {
-            Some(JSONSchemaPropsOrArray::Schema(item)) => match at(Some(item), &["observedGeneration"]) {
+            Some(JSONSchemaPropsOrArray::Schema(item)) => match at(Some(item.as_ref()), &["observedGeneration"]) {
                 Found::Nothing => ConditionHome::NotKept,
                 Found::Anything | Found::Schema(_) => ConditionHome::Condition,
             },
@@ -219,15 +222,23 @@ pub fn compare(rules: &Rules, cluster: &Cluster) -> Comparison {
                 served.kind, served.plural, served.kind.kind, served.plural
             ));
         }
-        let version = cluster.version(served);
-        if let Some(version) = version {
-            fields(&rule, version, &mut comparison.problems);
+        let version = cluster.version(&served.kind);
+        match version {
+            Some(version) => fields(&rule, version, &mut comparison.problems),
+            None if by_pattern => {}
+            None => comparison.problems.push(format!(
+                "{} is not a custom resource, and only those are watched: remove it from the rules",
+                served.kind
+            )),
         }
         for lease in rule.attestors.iter().filter_map(|attestor| attestor.lease.as_ref()) {
             leases.entry(lease.clone()).or_default().insert(served.kind.clone());
         }
         comparison.installed.push(Installed {
-            served: served.clone(),
+            served: ServedKind {
+                version: version.map_or_else(|| served.version.clone(), |version| version.name.clone()),
+                ..served.clone()
+            },
             by_pattern,
             home: (!rule.inputs.is_empty()).then(|| version.map_or(ConditionHome::NotCustom, condition_home)),
         });
