@@ -41,6 +41,9 @@ pub(super) fn check(text: &str, file: &RulesFile, base: Option<&RulesFile>) -> V
     for rule in &file.rules {
         check.kinds(&rule.value, rule.referenced, &earlier);
         check.rule(&rule.value, rule.referenced);
+        if let Some(base) = base {
+            check.heirs(&rule.value, base);
+        }
         earlier.push((compile::selector(&rule.value), rule.referenced.line()));
     }
     let mut found = check.found;
@@ -174,6 +177,32 @@ impl Check<'_> {
                     plural.referenced,
                     format!("`{}` is no resource name", plural.value),
                     "write it as kubectl api-resources does, without the group",
+                );
+            }
+        }
+    }
+
+    /// A rule that takes the place of one in the preset and forgets what others inherit would leave a pause unnoticed.
+    fn heirs(&mut self, rule: &RuleFile, base: &RulesFile) {
+        let inherited = |rule: &RuleFile| -> BTreeSet<InputId> {
+            let inputs = rule.inputs.iter().filter_map(|input| compile::input(&input.value));
+            inputs.filter(|input| input.inherited).map(|input| input.id).collect()
+        };
+        let own = inherited(rule);
+        for (kind, written) in compile::selector(rule).names().zip(&rule.kinds) {
+            let replaced = base
+                .rules
+                .iter()
+                .find(|known| compile::selector(&known.value).matches(&kind));
+            for lost in replaced
+                .map(|known| inherited(&known.value))
+                .unwrap_or_default()
+                .difference(&own)
+            {
+                self.add(
+                    written.referenced,
+                    format!("{kind} loses the input {lost}, which other kinds inherit"),
+                    "this rule takes the place of the built-in one: name the input here, with `inherited: true`",
                 );
             }
         }

@@ -382,6 +382,15 @@ fn what_a_controller_answers_for_has_to_be_known() {
 }
 
 #[test]
+fn what_others_inherit_is_not_lost_by_accident() {
+    let own = file(&rule("cluster.x-k8s.io", "Cluster")).replace("rules:", "extends: capi\nrules:");
+    assert_eq!(
+        mistakes(&own).lines().next(),
+        Some("rules.yaml:6:11: Cluster.cluster.x-k8s.io loses the input spec.paused, which other kinds inherit")
+    );
+}
+
+#[test]
 fn resources_are_named_as_kubernetes_does() {
     let named = rule("example.com", "Proxy, Class, Foo, Sheep") + "  plurals: {Sheep: sheep}\n";
     let rules = parse(&file(&named));

@@ -4,14 +4,22 @@ use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
     rbac::v1::ClusterRole,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, Resource,
-    api::{Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
 };
-use pausegen::rules::{
-    Rules,
-    manifests::{Access, CLUSTER_ROLE, CONFIGURATION, Endpoint, Target, cluster_role, webhooks},
-    server::{Cluster, ConditionHome, compare},
+use pausegen::{
+    protocol::{
+        GroupKind,
+        object::ObjectView,
+        stamp::{Concern, concern},
+    },
+    rules::{
+        Rules,
+        manifests::{Access, CLUSTER_ROLE, CONFIGURATION, Endpoint, Target, cluster_role, webhooks},
+        server::{Cluster, ConditionHome, compare},
+    },
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -89,6 +97,108 @@ async fn what_is_applied_is_what_is_stored() {
         let role = cluster_role(&rules, &Access::default());
         let stored = dry_run::<ClusterRole>(&client, CLUSTER_ROLE, &role).await;
         assert_eq!(stored, serde_json::to_value(&role).unwrap());
+    }
+}
+
+/// Rules whose kinds gate each other: which of them counts is told by the kind alone.
+const GATES: &str = "
+apiVersion: pausegen.io/v1alpha1
+kind: Rules
+rules:
+- group: gates.example.com
+  kinds: [Foo]
+  inputs: [{field: spec.paused, match: true}]
+  attestedBy: none
+- group: gates.example.com
+  kinds: [\"*Cluster\"]
+  except: [DevCluster]
+  inputs: [{annotation: gates.example.com/pause, match: present}]
+  attestedBy: none
+- group: gates.example.com
+  kinds: [\"*\"]
+  except: [\"*Template\"]
+  inputs: [{annotation: gates.example.com/pause, match: boolean}]
+  attestedBy: none
+";
+
+#[tokio::test]
+async fn the_webhook_is_called_for_the_kinds_of_each_rule() {
+    let sandbox = support::plain().await;
+    let client = sandbox.client().await.unwrap();
+    let rules = Rules::parse(GATES, "gates").unwrap();
+    let kinds = ["Foo", "BarCluster", "DevCluster", "Bar", "FooTemplate"];
+    for kind in kinds {
+        let plural = format!("{}s", kind.to_lowercase());
+        let crd: CustomResourceDefinition = serde_json::from_value(json!({
+            "metadata": { "name": format!("{plural}.gates.example.com") },
+            "spec": {
+                "group": "gates.example.com",
+                "scope": "Cluster",
+                "names": { "kind": kind, "plural": plural },
+                "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                }}}],
+            },
+        }))
+        .unwrap();
+        Api::all(client.clone())
+            .create(&PostParams::default(), &crd)
+            .await
+            .unwrap();
+    }
+    // Nobody answers there: a write is refused exactly when the API server calls the webhook.
+    let nowhere = Target::new(Endpoint::Url("https://127.0.0.1:1".to_owned()));
+    let (mut mutating, _) = webhooks(&rules, &nowhere);
+    mutating.metadata.name = Some("gates".to_owned());
+    Api::all(client.clone())
+        .create(&PostParams::default(), &mutating)
+        .await
+        .unwrap();
+    let create = async |kind: &str, object: &Value| {
+        let gvk = GroupVersionKind::gvk("gates.example.com", "v1", kind);
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&gvk));
+        let params = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        api.create(&params, &serde_json::from_value(object.clone()).unwrap())
+            .await
+    };
+    let object = |kind: &str, annotation: &Value, paused: &Value| {
+        json!({
+            "apiVersion": "gates.example.com/v1",
+            "kind": kind,
+            "metadata": { "name": "x", "annotations": { "gates.example.com/pause": annotation } },
+            "spec": { "paused": paused },
+        })
+    };
+    for kind in kinds {
+        let on = object(kind, &json!("true"), &json!(true));
+        support::eventually("the kind is served, and the webhook in force", async || {
+            match create(kind, &on).await {
+                Ok(_) => kind.ends_with("Template").then_some(()),
+                Err(error) => error.to_string().contains("failed calling webhook").then_some(()),
+            }
+        })
+        .await;
+    }
+    for kind in kinds {
+        let group_kind = GroupKind::new("gates.example.com", kind);
+        for annotation in ["true", "other", ""] {
+            for paused in [json!(true), json!("true"), json!([true]), json!(null)] {
+                let object = object(kind, &json!(annotation), &paused);
+                let view: ObjectView = serde_json::from_value(object.clone()).unwrap();
+                let flips = rules
+                    .rule_for(&group_kind)
+                    .is_some_and(|rule| concern(&rule, None, &view) == Concern::Flip);
+                let called = match create(kind, &object).await {
+                    Ok(_) => false,
+                    Err(error) if error.to_string().contains("failed calling webhook") => true,
+                    Err(error) => panic!("{object}: {error}"),
+                };
+                assert_eq!(called, flips, "{object}");
+            }
+        }
     }
 }
 
