@@ -62,6 +62,7 @@ async fn run_up(args: Up) -> super::Result {
     let mut options = Options::new(std::env::current_exe()?);
     options.capi = capi;
     options.keep_logs = keep_logs;
+    options.show_progress = true;
     let start = Instant::now();
     let sandbox = tokio::select! {
         sandbox = Box::pin(Sandbox::start(options)) => sandbox?,

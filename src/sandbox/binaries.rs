@@ -114,7 +114,7 @@ fn cache_folder() -> Result<PathBuf, Error> {
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from)
+    let value = std::env::var_os(name).filter(|value| !value.is_empty())?;
+    // Absolute, since the programs run in another folder.
+    std::path::absolute(value).ok()
 }

@@ -5,7 +5,8 @@
 //! renamed, so that what is there is complete; a file lock keeps processes that start at once from building twice.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -138,19 +139,41 @@ impl<'a> Builder<'a> {
         Ok(manifests)
     }
 
+    /// The right to build a module, which one process has at a time.
     fn lock(&self, module: &Module) -> Result<File, Error> {
         let path = self.cache.join(format!("{}.lock", module.folder_name()));
         let lock = File::create(&path).map_err(Error::file("create", &path))?;
-        lock.lock().map_err(Error::file("lock", &path))?;
+        let mut progress = None;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(source)) => return Err(Error::file("lock", &path)(source)),
+            }
+            let what = || Progress::start(format!("waiting for another process that builds {}", module.name));
+            progress.get_or_insert_with(what).tick();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if let Some(progress) = progress {
+            progress.done();
+        }
         Ok(lock)
     }
 
-    /// A folder with the go.mod and go.sum of a module, on the same file system as the cache.
+    /// A folder with the go.mod and go.sum of a module, on the same file system as the cache. Its name is always the
+    /// same, since whoever holds the lock has it alone: what an interrupted build left there goes now.
     fn work_folder(&self, module: &Module) -> Result<tempfile::TempDir, Error> {
+        let name = format!(".build-{}", module.folder_name());
+        let path = self.cache.join(&name);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::file("remove", &path)(error)),
+            _ => {}
+        }
         let folder = tempfile::Builder::new()
-            .prefix(".build-")
-            .tempdir_in(&self.cache)
-            .map_err(Error::file("make a folder in", &self.cache))?;
+            .prefix(&name)
+            .rand_bytes(0)
+            .tempdir_in(&self.cache);
+        let folder = folder.map_err(Error::file("create", &path))?;
         for (name, content) in [("go.mod", module.go_mod), ("go.sum", module.go_sum)] {
             let path = folder.path().join(name);
             fs::write(&path, content).map_err(Error::file("write", &path))?;

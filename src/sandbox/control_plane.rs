@@ -1,6 +1,7 @@
 //! etcd and kube-apiserver.
 
 use std::ffi::OsStr;
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use super::binaries::{self, Binaries};
 use super::capi::Capi;
 use super::data_dir::DataDir;
 use super::process::{Process, Program, Spawner};
-use super::{kubeconfig, ports, wait};
+use super::{kubeconfig, ports, progress, wait};
 
 /// How often the API server is started on another port when somebody else was faster.
 pub(super) const PORT_ATTEMPTS: usize = 5;
@@ -45,6 +46,8 @@ pub struct Options {
     pub timeout: Duration,
     /// Where to copy the logs when it is stopped.
     pub keep_logs: Option<PathBuf>,
+    /// Show on stderr how long the start takes, if that is a terminal. What is built is shown in any case.
+    pub show_progress: bool,
 }
 
 impl Options {
@@ -57,6 +60,7 @@ impl Options {
             audit: true,
             timeout: Duration::from_secs(120),
             keep_logs: None,
+            show_progress: false,
         }
     }
 
@@ -106,9 +110,10 @@ impl Sandbox {
             audit,
             timeout,
             keep_logs,
+            show_progress,
         } = options;
         let (spawner, binaries, data) = tokio::task::spawn_blocking(move || {
-            let spawner = Spawner::new(exe.clone())?;
+            let spawner = Spawner::new(&exe)?;
             let binaries = binaries::find(&spawner, capi)?;
             Ok::<_, Error>((spawner, binaries, DataDir::create(&exe)?))
         })
@@ -118,7 +123,7 @@ impl Sandbox {
         })??;
         let kubeconfig = data.file("admin.kubeconfig");
         let authority = Authority::new()?;
-        let mut control_plane = ControlPlane {
+        let control_plane = ControlPlane {
             spawner,
             authority,
             binaries,
@@ -129,6 +134,14 @@ impl Sandbox {
             kubeconfig,
             data,
         };
+        if show_progress && std::io::stderr().is_terminal() {
+            progress::during("starting the sandbox", Self::launch(control_plane)).await
+        } else {
+            Self::launch(control_plane).await
+        }
+    }
+
+    async fn launch(mut control_plane: ControlPlane) -> Result<Self, Error> {
         control_plane.write_files()?;
         let etcd = control_plane.start_etcd()?;
         let mut attempt = 0;

@@ -25,6 +25,7 @@ impl DataDir {
     /// Makes one, and removes those of owners that are gone. `exe` is the `pausegen` binary.
     pub(super) fn create(exe: &Path) -> Result<Self, Error> {
         let parent = std::env::temp_dir();
+        let parent = std::path::absolute(&parent).map_err(Error::file("find", &parent))?;
         sweep(&parent);
         // Made under another name first: a folder of ours without a held lock would be swept by another process.
         let young = tempfile::Builder::new()

@@ -107,6 +107,12 @@ pub enum Error {
         "cannot make a mount namespace for Cluster API's managers: neither `unshare --map-root-user --mount` nor `unshare --mount` works. Allow unprivileged user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns) or run as root, and install util-linux"
     )]
     NoMountNamespace,
+    /// The folder is where the managers cannot see it.
+    #[error("{} is below /run, which Cluster API's managers see otherwise: set TMPDIR to another folder", folder.display())]
+    HiddenFolder {
+        /// The folder of the sandbox.
+        folder: PathBuf,
+    },
     /// A process ended that should be there.
     #[error("{name} ended ({status}); the end of its log:\n{log}")]
     Ended {

@@ -57,10 +57,11 @@ pub(super) struct Spawner {
 
 impl Spawner {
     /// `exe` is the `pausegen` binary, which has the hidden subcommand that starts a child.
-    pub(super) fn new(exe: PathBuf) -> Result<Self, Error> {
+    pub(super) fn new(exe: &Path) -> Result<Self, Error> {
         if cfg!(not(target_os = "linux")) {
             return Err(super::exec::ExecError::Unsupported.into());
         }
+        let exe = std::path::absolute(exe).map_err(Error::file("find", exe))?;
         let (requests, received) = mpsc::channel::<Request>();
         std::thread::Builder::new()
             .name("sandbox-spawner".to_owned())

@@ -1,7 +1,7 @@
 //! Cluster API's managers as processes.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -159,6 +159,16 @@ pub(super) struct Launch {
 
 impl Launch {
     pub(super) fn new(sandbox: Arc<ControlPlane>, binaries: CapiBinaries) -> Result<Self, Error> {
+        let folder = sandbox.data.path();
+        // The managers see another folder in that place, with their namespace in it.
+        if [Path::new("/run"), Path::new("/var/run")]
+            .iter()
+            .any(|run| folder.starts_with(run))
+        {
+            return Err(Error::HiddenFolder {
+                folder: folder.to_owned(),
+            });
+        }
         let certificates = sandbox.data.subfolder("webhook-certs")?;
         let pair = sandbox.authority.server("webhooks")?;
         sandbox.data.write("webhook-certs/tls.crt", pair.certificate)?;
