@@ -323,7 +323,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     };
     ops.stop();
     stopping.cancel();
-    if unasked.is_none() {
+    if unasked.is_none() && !no_admission {
         tracing::info!(delay = ?shutdown_delay, "stopping: not ready any more, still serving");
         time::sleep(shutdown_delay).await;
     }

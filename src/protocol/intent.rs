@@ -134,3 +134,105 @@ pub fn is_on(input: &Input, object: &ObjectView) -> bool {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{Intent, State, is_on};
+    use crate::protocol::{
+        object::{FieldPath, ObjectView},
+        rule::{AnnotationMatch, FieldMatch, Input, InputId, InputSource},
+    };
+
+    fn field(on: FieldMatch, value: serde_json::Value) -> bool {
+        let object: ObjectView = serde_json::from_value(json!({ "spec": { "x": value } })).unwrap();
+        let source = InputSource::Field {
+            path: FieldPath::parse("spec.x"),
+            on,
+        };
+        is_on(&input(source), &object)
+    }
+
+    fn annotation(on: AnnotationMatch, value: Option<&str>) -> bool {
+        let annotations = value.map_or(json!({}), |value| json!({ "k": value }));
+        let object: ObjectView = serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap();
+        is_on(
+            &input(InputSource::Annotation {
+                key: "k".to_owned(),
+                on,
+            }),
+            &object,
+        )
+    }
+
+    fn input(source: InputSource) -> Input {
+        Input {
+            id: InputId("x".to_owned()),
+            source,
+            inherited: false,
+        }
+    }
+
+    #[test]
+    fn fields() {
+        assert!(field(FieldMatch::True, json!(true)));
+        assert!(field(FieldMatch::False, json!(false)));
+        let hold = || FieldMatch::OneOf(vec!["Hold".to_owned(), "true".to_owned()]);
+        assert!(field(hold(), json!("Hold")));
+        for value in [
+            json!(null),
+            json!("x"),
+            json!(1),
+            json!([true]),
+            json!({ "true": true }),
+        ] {
+            for on in [FieldMatch::True, FieldMatch::False, hold()] {
+                assert!(!field(on.clone(), value.clone()), "{on:?} {value}");
+            }
+        }
+        // Another type than the match calls for is off.
+        assert!(!field(FieldMatch::True, json!("true")));
+        assert!(!field(FieldMatch::False, json!("false")));
+        assert!(!field(hold(), json!(true)));
+    }
+
+    #[test]
+    fn annotations() {
+        for value in ["", "true", "false"] {
+            assert!(annotation(AnnotationMatch::Present, Some(value)));
+        }
+        for value in ["1", "t", "T", "TRUE", "true", "True"] {
+            assert!(annotation(AnnotationMatch::Boolean, Some(value)));
+        }
+        for value in ["0", "f", "", "tRUE", "yes", " true"] {
+            assert!(!annotation(AnnotationMatch::Boolean, Some(value)), "{value:?}");
+        }
+        let disabled = || AnnotationMatch::Equals("disabled".to_owned());
+        assert!(annotation(disabled(), Some("disabled")));
+        assert!(!annotation(disabled(), Some("Disabled")));
+        for on in [AnnotationMatch::Present, AnnotationMatch::Boolean, disabled()] {
+            assert!(!annotation(on, None));
+        }
+    }
+
+    #[test]
+    fn which_changes_pause() {
+        let intent = |ids: &[&str]| Intent(ids.iter().map(|id| InputId((*id).to_owned())).collect());
+        assert!(intent(&[]).pauses(&intent(&["a"])));
+        assert!(intent(&["a"]).pauses(&intent(&["a", "b"])));
+        assert!(intent(&["a"]).pauses(&intent(&["b"])));
+        assert!(!intent(&["a", "b"]).pauses(&intent(&["a"])));
+        assert!(!intent(&["a"]).pauses(&intent(&["a"])));
+        assert_eq!(intent(&["a", "b"]).changed(&intent(&["b", "c"])), intent(&["a", "c"]).0);
+    }
+
+    #[test]
+    fn states_read_back_as_they_are_written() {
+        for state in [State::Paused, State::PausedSelf, State::Running] {
+            assert_eq!(State::parse(state.as_str()), Some(state));
+            assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{state}\""));
+        }
+        assert_eq!(State::parse("pending"), None);
+    }
+}

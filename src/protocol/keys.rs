@@ -284,3 +284,29 @@ pub fn largest(object: &ObjectView) -> Option<u64> {
     .flatten()
     .max()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prelude::*, test_runner::RngSeed};
+
+    use super::{MAX_GENERATION, parse_generation};
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: 500, rng_seed: RngSeed::Fixed(5), failure_persistence: None, ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn a_generation_reads_back_as_it_is_written(n in 0..=MAX_GENERATION) {
+            prop_assert_eq!(parse_generation(&n.to_string()), Some(n));
+        }
+
+        #[test]
+        fn only_canonical_numbers_are_read(text in "[0-9+ .eE-]{0,18}|\\PC{0,4}") {
+            if let Some(n) = parse_generation(&text) {
+                prop_assert_eq!(n.to_string(), text);
+                prop_assert!(n <= MAX_GENERATION);
+            }
+        }
+    }
+}

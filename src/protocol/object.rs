@@ -335,3 +335,6 @@ impl<'de> Visitor<'de> for ShallowSeed {
         Ok(Shallow::Map(map))
     }
 }
+
+#[cfg(test)]
+mod tests;
