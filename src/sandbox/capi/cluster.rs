@@ -1,5 +1,6 @@
 //! Clusters on the in-memory infrastructure, from Cluster API's own templates.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::install;
 use crate::sandbox::tools::KUBERNETES;
-use crate::sandbox::{Error, wait};
+use crate::sandbox::{Error, ports, wait};
 
 /// How long a part of an in-memory machine takes to start. The templates say ten seconds, to be like a real one.
 const STARTUP: &str = "1s";
@@ -29,8 +30,11 @@ pub(super) async fn create(
     namespace: &str,
     name: &str,
     shape: ClusterShape,
+    address: Ipv4Addr,
 ) -> Result<(), Error> {
     install::namespace(client, namespace).await?;
+    // Left to itself every development provider of this machine gives its first Cluster the same port, of all addresses.
+    let endpoint = json!({ "host": address.to_string(), "port": ports::free()? });
     let variable = |variable: &str| match variable {
         "NAMESPACE" => Some(namespace.to_owned()),
         "CLUSTER_NAME" => Some(name.to_owned()),
@@ -44,6 +48,11 @@ pub(super) async fn create(
         let text = std::fs::read_to_string(&path).map_err(Error::file("read", &path))?;
         for mut object in install::parse(&path, &substitute(&text, variable))? {
             hurry(&mut object);
+            if object.get("kind").is_some_and(|kind| kind == "DevClusterTemplate")
+                && let Some(spec) = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut)
+            {
+                spec.insert("controlPlaneEndpoint".to_owned(), endpoint.clone());
+            }
             apply(client, namespace, object).await?;
         }
     }

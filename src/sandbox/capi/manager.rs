@@ -154,7 +154,7 @@ pub(super) struct Launch {
     pub(super) sandbox: Arc<ControlPlane>,
     pub(super) binaries: CapiBinaries,
     certificates: PathBuf,
-    address: Ipv4Addr,
+    pub(super) address: Ipv4Addr,
 }
 
 impl Launch {

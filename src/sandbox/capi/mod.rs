@@ -104,14 +104,22 @@ impl Capi {
     }
 
     /// Creates a Cluster from Cluster API's own in-memory ClusterClass, in a namespace that is made where it is not
-    /// there. Nothing is waited for.
+    /// there. Nothing is waited for. A namespace holds one Cluster, whose port is in the class.
     ///
     /// # Errors
     ///
     /// The API server refuses it.
     pub async fn create_cluster(&self, namespace: &str, name: &str, shape: ClusterShape) -> Result<(), Error> {
         let client = self.launch.sandbox.client().await?;
-        cluster::create(&client, &self.launch.binaries.manifests, namespace, name, shape).await
+        cluster::create(
+            &client,
+            &self.launch.binaries.manifests,
+            namespace,
+            name,
+            shape,
+            self.launch.address,
+        )
+        .await
     }
 
     /// Waits until a Cluster is Provisioned and its Machines, all of them, are Running.
