@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use narration::Narration;
 use stage::Stage;
 
-/// The staleness bound of the demo. In production it is a minute.
-const STALENESS_BOUND: Duration = Duration::from_secs(6);
+/// The staleness bound of the demo; in production it is a minute. It has to be longer than the time between two renewals
+/// of a Lease, which is five seconds for the control plane manager.
+const STALENESS_BOUND: Duration = Duration::from_secs(8);
 
 /// Shows the main job on a local control plane: a pause is stamped, acknowledged when everybody has seen it, and a
 /// frozen controller is caught.

@@ -269,7 +269,7 @@ pub(super) async fn fooled(narration: &mut Narration, stage: &Stage) -> Result<(
         .await?;
     let number = generation(&written);
     narration.command(&["wait", CLUSTER, "--for=condition=Paused", "--timeout=6s"]);
-    narration.command(&["wait", CLUSTER, &format!("--for={PAUSED_SELF}"), "--timeout=14s"]);
+    narration.command(&["wait", CLUSTER, &format!("--for={PAUSED_SELF}"), "--timeout=18s"]);
     let long = stage.bound.saturating_mul(2) + Duration::from_secs(2);
     let (theirs, ours) = tokio::try_join!(
         stage.wait("condition=Paused", IMPATIENCE),
