@@ -174,6 +174,12 @@ impl Product {
         }
     }
 
+    /// Kills the webhook and the companion. What is installed on the API server stays.
+    pub fn stop(&mut self) {
+        self.kill_companion();
+        self.admission.process.kill();
+    }
+
     /// The process of the companion, if it has one of its own.
     #[must_use]
     pub fn companion(&self) -> Option<&Process> {

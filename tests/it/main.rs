@@ -6,4 +6,5 @@
 mod admission;
 mod rules;
 mod sandbox;
+mod scenarios;
 mod support;

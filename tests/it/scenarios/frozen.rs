@@ -1,0 +1,122 @@
+//! Managers that are frozen, and one that is replaced.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use pausegen::protocol::condition::AWAITING_CONTROLLERS;
+use pausegen::sandbox::ManagerKind;
+
+use super::Scenes;
+use super::rig::Change::{Annotation, Field};
+use super::rig::{BOUND, IMPATIENCE, Rig, options, settled};
+
+#[tokio::test]
+async fn nobody_acknowledges_for_a_frozen_manager() {
+    let scenes = Scenes::begin();
+    let rig = Box::pin(Rig::start(options(), 20)).await;
+    scenes.scene("ready");
+    for (kind, of_it) in [
+        (ManagerKind::Core, "MachineSet"),
+        (ManagerKind::Bootstrap, "KubeadmConfig"),
+        (ManagerKind::ControlPlane, "KubeadmControlPlane"),
+        (ManagerKind::Dev, "DevMachine"),
+    ] {
+        scenes.scene(&format!("{} frozen", kind.name()));
+        Box::pin(one_frozen(&rig, kind, of_it)).await;
+    }
+    scenes.scene("hasty flips while frozen");
+    Box::pin(hasty_while_frozen(&rig)).await;
+    scenes.scene("another manager takes over");
+    Box::pin(takeover(&rig)).await;
+}
+
+/// A flip that a frozen manager has not seen waits, and says for whom. Pauses and resumes take turns.
+async fn one_frozen(rig: &Rig, manager: ManagerKind, of_it: &'static str) {
+    let cluster = rig.cluster();
+    let paused = rig.is_paused(&cluster).await;
+    rig.manager(manager).freeze().unwrap();
+    let flip = rig.flip(&cluster, Field(!paused)).await;
+    rig.not_acknowledged(&flip, IMPATIENCE).await;
+    let message = rig
+        .unknown(&cluster, AWAITING_CONTROLLERS, |message| {
+            message.contains(&format!("{of_it}."))
+        })
+        .await;
+    let names = rig.names(of_it).await;
+    assert!(
+        names.iter().any(|name| message.contains(name)),
+        "no {of_it} is named: {message}"
+    );
+    rig.manager(manager).thaw().unwrap();
+    rig.acknowledged(&flip).await;
+}
+
+/// Two and three flips that a frozen manager has not seen: the last one looks as if it were attested, and is not. Time
+/// does not help, since the Lease stands still.
+async fn hasty_while_frozen(rig: &Rig) {
+    let cluster = rig.cluster();
+    let deployment = rig.first("MachineDeployment").await;
+    rig.run(&cluster).await;
+    let first = rig.flip(&deployment, Annotation(true)).await;
+    rig.acknowledged(&first).await;
+
+    rig.manager(ManagerKind::Core).freeze().unwrap();
+    // From running: pause, resume, pause.
+    rig.flip(&cluster, Field(true)).await;
+    rig.flip(&cluster, Field(false)).await;
+    let pause = rig.flip(&cluster, Field(true)).await;
+    // From paused: resume, pause. Here the stale bit is right by its looks.
+    rig.flip(&deployment, Annotation(false)).await;
+    let again = rig.flip(&deployment, Annotation(true)).await;
+    let long = BOUND * 3;
+    tokio::join!(rig.not_acknowledged(&pause, long), rig.not_acknowledged(&again, long));
+    assert!(
+        rig.wait(&deployment, "condition=Paused", Duration::from_secs(5))
+            .await
+            .is_some(),
+        "without that Cluster API's own condition says so there is nothing to be fooled by"
+    );
+
+    rig.manager(ManagerKind::Core).thaw().unwrap();
+    let (pause_echo, again_echo) = tokio::join!(rig.acknowledged(&pause), rig.acknowledged(&again));
+    settled(&pause, &pause_echo);
+    settled(&again, &again_echo);
+
+    let resume = rig.flip(&deployment, Annotation(false)).await;
+    rig.acknowledged(&resume).await;
+    rig.run(&cluster).await;
+}
+
+/// Another process that acts for the manager has views of its own: the bound begins anew.
+async fn takeover(rig: &Rig) {
+    let machine = rig.first("Machine").await;
+    let first = rig.flip(&machine, Annotation(true)).await;
+    rig.acknowledged(&first).await;
+    let second = rig.capi().start_second(ManagerKind::Core).await.unwrap();
+    rig.manager(ManagerKind::Core).kill();
+    // While nobody acts, so that the new one is the only one which can have seen these.
+    rig.flip(&machine, Annotation(false)).await;
+    let again = rig.flip(&machine, Annotation(true)).await;
+    let echo = rig.acknowledged(&again).await;
+    settled(&again, &echo);
+    let lease = core_lease(rig).await;
+    let holder = lease.holder_identity.clone().unwrap();
+    let acquired = lease.acquire_time.unwrap().0;
+    let at: jiff::Timestamp = echo.at.parse().unwrap();
+    let passed = at.duration_since(acquired);
+    assert!(
+        passed >= jiff::SignedDuration::try_from(BOUND).unwrap(),
+        "{holder} since {acquired}: {echo:?}"
+    );
+    // A clean flip from here on: the new process is asked like the old one.
+    let resume = rig.flip(&machine, Annotation(false)).await;
+    rig.acknowledged(&resume).await;
+    drop(second);
+}
+
+async fn core_lease(rig: &Rig) -> k8s_openapi::api::coordination::v1::LeaseSpec {
+    let kind = ManagerKind::Core;
+    let leases: Api<Lease> = Api::namespaced(rig.client.clone(), kind.namespace());
+    leases.get(kind.lease()).await.unwrap().spec.unwrap()
+}
