@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use pausegen::protocol::condition::AWAITING_CONTROLLERS;
@@ -25,6 +26,8 @@ async fn nobody_acknowledges_for_a_frozen_manager() {
         scenes.scene(&format!("{} frozen", kind.name()));
         Box::pin(one_frozen(&rig, kind, of_it)).await;
     }
+    scenes.scene("annotations while frozen");
+    Box::pin(annotations_while_frozen(&rig)).await;
     scenes.scene("hasty flips while frozen");
     Box::pin(hasty_while_frozen(&rig)).await;
     scenes.scene("another manager takes over");
@@ -50,6 +53,31 @@ async fn one_frozen(rig: &Rig, manager: ManagerKind, of_it: &'static str) {
     );
     rig.manager(manager).thaw().unwrap();
     rig.acknowledged(&flip).await;
+}
+
+/// Each kind of object has its own input, and its own manager to wait for.
+async fn annotations_while_frozen(rig: &Rig) {
+    let targets = [
+        rig.cluster(),
+        rig.first("MachineDeployment").await,
+        rig.first("Machine").await,
+    ];
+    rig.run(&rig.cluster()).await;
+    rig.manager(ManagerKind::Core).freeze().unwrap();
+    let mut flips = Vec::new();
+    for target in &targets {
+        flips.push(rig.flip(target, Annotation(true)).await);
+    }
+    join_all(flips.iter().map(|flip| rig.not_acknowledged(flip, IMPATIENCE))).await;
+    for target in &targets {
+        rig.unknown(target, AWAITING_CONTROLLERS, |message| {
+            message.contains(&format!("{}.", target.kind))
+        })
+        .await;
+    }
+    rig.manager(ManagerKind::Core).thaw().unwrap();
+    join_all(flips.iter().map(|flip| rig.acknowledged(flip))).await;
+    join_all(targets.iter().map(|target| rig.run(target))).await;
 }
 
 /// Two and three flips that a frozen manager has not seen: the last one looks as if it were attested, and is not. Time
