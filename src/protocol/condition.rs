@@ -4,6 +4,7 @@ use super::{
     evidence::{Lag, Waiting},
     intent::{Intent, State},
     keys::{Evidence, Record, Standing},
+    mutant::{self, Mutant},
     object::{Condition, ObjectView},
     rule::KindRule,
 };
@@ -104,7 +105,9 @@ pub fn acknowledged(rule: &KindRule, object: &ObjectView, may_raise: bool) -> Op
         .filter(|condition| condition.status == status && condition.reason == reason)
         .and_then(|condition| condition.observed_generation);
     let present = object.metadata.generation.unwrap_or(echo.object_generation);
-    let observed_generation = if may_raise && status == "True" {
+    let observed_generation = if mutant::on(Mutant::ObservedAhead) {
+        present.saturating_add(1)
+    } else if may_raise && (status == "True" || mutant::on(Mutant::RaiseFalse)) {
         present
     } else {
         // What was raised before stays where it is.

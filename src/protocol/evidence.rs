@@ -15,6 +15,7 @@ use super::{
     intent::{Intent, State},
     keys::{Evidence, Record, Stamp, Standing},
     lease::{Alive, Leases, Proof},
+    mutant::{self, Mutant},
     object::ObjectView,
     rule::{AttestedBy, Attestor, InputId, InputRef, KindRule},
     scope::{self, Ruled},
@@ -67,6 +68,8 @@ pub struct Tracker {
     /// Members, and since when they are seen in this scope without a break.
     members: BTreeMap<String, Moment>,
     baselines: BTreeMap<BaselineKey, Baseline>,
+    /// The last generation that this process has echoed itself.
+    echoed: Option<u64>,
     /// The members on the first list after the flip.
     first_list: Option<BTreeSet<String>>,
     /// What was missing at the last look, and since when it has not changed.
@@ -119,7 +122,7 @@ pub struct Waiting {
 }
 
 /// What may be echoed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Echo {
     /// The stamp that is acknowledged. The write has to `test` it.
     pub stamp: Stamp,
@@ -198,7 +201,7 @@ impl Tracker {
                     let follows =
                         known.map_or(0, |stamp| stamp.generation).checked_add(1) == Some(record.stamp.generation);
                     // A flip that was not seen while pending may have been a hasty one.
-                    if !follows || !record.is_clean() {
+                    if (!follows || !record.is_clean()) && !mutant::on(Mutant::HastyBaseline) {
                         self.forget();
                     }
                     self.quiet_since = None;
@@ -207,6 +210,10 @@ impl Tracker {
                     self.stamp = Some((record.stamp.clone(), now));
                 }
                 if record.is_acknowledged() {
+                    if self.quiet_since.is_none() && self.echoed != Some(record.stamp.generation) {
+                        // Another process has asked, and this one does not know whom.
+                        self.forget_flipped(&record.stamp);
+                    }
                     self.quiet_since.get_or_insert(now);
                 } else if self.quiet_since.is_some() && known_already {
                     // Somebody took the acknowledgement back: everything counts from here.
@@ -221,6 +228,12 @@ impl Tracker {
                 self.forget();
             }
         }
+    }
+
+    /// Drops what is known of the inputs that a flip has changed. Whoever was not asked about it may have missed it.
+    fn forget_flipped(&mut self, stamp: &Stamp) {
+        let changed = stamp.before.changed(&stamp.after);
+        self.baselines.retain(|(_, _, input), _| !changed.contains(input));
     }
 
     fn forget(&mut self) {
@@ -275,7 +288,8 @@ impl Tracker {
             let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input);
             match answer {
                 Some(answer) => {
-                    if view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok() {
+                    let settled = view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok();
+                    if settled || mutant::on(Mutant::NoWait) {
                         self.baselines
                             .insert(key, baseline(answer, guard, attestor, ground.leases));
                     }
@@ -377,7 +391,7 @@ impl Tracker {
 
         let clean = record.is_clean();
         let changed = record.stamp.before.changed(&record.stamp.after);
-        let only = clean.then_some(&changed);
+        let only = (clean || mutant::on(Mutant::HastyNarrow)).then_some(&changed);
         let inherited = asked_of(flipped, false, only);
         let scope::Members { mut members, unruled } = if inherited.is_empty() {
             scope::Members::default()
@@ -389,11 +403,23 @@ impl Tracker {
             self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
         }
         let pauses = inherited.iter().any(|input| intent.has(input));
-        if !pauses && let Some(first) = &self.first_list {
+        if (!pauses || mutant::on(Mutant::FirstListPause))
+            && let Some(first) = &self.first_list
+        {
             members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
         }
 
         let mut tally = Tally::default();
+        if let Some(guard) = ground.guard.filter(|_| mutant::on(Mutant::UnaskedBaseline)) {
+            for ruled in all {
+                for (attestor, input) in ruled.rule.attestors.iter().zip(asked_of(flipped, false, None)) {
+                    let said = answer(attestor, ruled, false, &input, &record.stamp.after, &flipped.rule).clear();
+                    let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input);
+                    let taken = said.map(|said| (key, baseline(said, guard, attestor, ground.leases)));
+                    tally.baselines.extend(taken);
+                }
+            }
+        }
         for ruled in std::iter::once(flipped).chain(members) {
             let own = ruled.object.metadata.uid == self.uid;
             let asked = if own {
@@ -523,11 +549,13 @@ impl Tracker {
                 lag(Lag::Disagrees);
                 continue;
             }
-            let alternated = clean
+            let alternated = (clean || mutant::on(Mutant::HastyBaseline))
                 && answers
                     .iter()
                     .any(|(input, a)| self.alternated(ground, ruled, attestor, input, *a, record));
-            let attested = alternated || (clean && own && has_read(attestor, object, &record.stamp));
+            let attested = alternated
+                || (clean && own && has_read(attestor, object, &record.stamp))
+                || mutant::on(Mutant::FaceValue);
             if attested {
                 tally.evidence.get_or_insert(Evidence::Attested);
             } else {
@@ -572,16 +600,19 @@ impl Tracker {
         let Some(guard) = ground.guard else { return false };
         before != after
             && attestation.clear() == Some(after)
-            && self
-                .baselines
-                .get(&key)
-                .is_some_and(|baseline| *baseline == self::baseline(before, guard, attestor, ground.leases))
+            && (mutant::on(Mutant::NoBaseline)
+                || self
+                    .baselines
+                    .get(&key)
+                    .is_some_and(|baseline| *baseline == self::baseline(before, guard, attestor, ground.leases)))
     }
 
     /// The echo was stored. Every answer that was evidence in it is a baseline from now on.
     pub fn echoed(&mut self, now: Moment, echo: &Echo) {
         if self.stamp.as_ref().is_some_and(|(stamp, _)| *stamp == echo.stamp) {
+            self.forget_flipped(&echo.stamp);
             self.baselines.extend(echo.baselines.iter().cloned());
+            self.echoed = Some(echo.stamp.generation);
             self.quiet_since.get_or_insert(now);
             self.stalled = None;
         }
@@ -598,7 +629,7 @@ impl Tracker {
     /// them, can have passed unseen.
     #[must_use]
     pub fn may_raise(&self, guard: Option<&Guard>) -> bool {
-        guard.is_some_and(|guard| self.anchor.as_ref() == Some(&guard.fingerprint))
+        mutant::on(Mutant::RaiseAnyway) || guard.is_some_and(|guard| self.anchor.as_ref() == Some(&guard.fingerprint))
     }
 
     /// Condition and annotations agree at the present `metadata.generation`.
@@ -693,10 +724,15 @@ fn has_read(attestor: &Attestor, object: &ObjectView, stamp: &Stamp) -> bool {
 fn baseline(answer: bool, guard: &Guard, attestor: &Attestor, leases: &Leases) -> Baseline {
     Baseline {
         answer,
-        guard: guard.fingerprint.clone(),
+        guard: if mutant::on(Mutant::GuardReturned) {
+            String::new()
+        } else {
+            guard.fingerprint.clone()
+        },
         term: attestor
             .lease
             .as_ref()
+            .filter(|_| !mutant::on(Mutant::LeaseHands))
             .map(|lease| leases.term(lease))
             .unwrap_or_default(),
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     GroupKind,
     intent::{Intent, State},
+    mutant::{self, Mutant},
     object::ObjectView,
 };
 
@@ -201,10 +202,10 @@ impl Standing {
         };
         let acknowledgement = get(ACKNOWLEDGEMENT).and_then(|text| serde_json::from_str::<Acknowledgement>(text).ok());
         let is_another = |uid: &str| uid != object.metadata.uid;
-        if !stamp.names(group_kind, object) && !stamp.is_unnamed_creation(group_kind, object)
+        let of_another = !stamp.names(group_kind, object) && !stamp.is_unnamed_creation(group_kind, object)
             || (!stamp.uid.is_empty() && is_another(&stamp.uid))
-            || acknowledgement.as_ref().is_some_and(|a| is_another(&a.uid))
-        {
+            || acknowledgement.as_ref().is_some_and(|a| is_another(&a.uid));
+        if of_another && !mutant::on(Mutant::AnyStamp) {
             return Self::Foreign;
         }
         if get(GENERATION).and_then(parse_generation) != Some(stamp.generation) {

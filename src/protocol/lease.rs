@@ -5,7 +5,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Moment, rule::LeaseName};
+use super::{
+    Moment,
+    mutant::{self, Mutant},
+    rule::LeaseName,
+};
 
 /// A Lease, as far as it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -85,7 +89,12 @@ impl Leases {
             _ if view.holder.is_empty() => None,
             // The first sight is no renewal: it may be a frozen holder's last one.
             None => None,
-            Some(seen) if seen.view.holder != view.holder || seen.view.transitions != view.transitions => fresh,
+            Some(seen)
+                if (seen.view.holder != view.holder || seen.view.transitions != view.transitions)
+                    && !mutant::on(Mutant::LeaseHands) =>
+            {
+                fresh
+            }
             Some(seen) if seen.view.renew_time == view.renew_time => seen.alive,
             Some(seen) => match seen.alive {
                 Some(alive) if now.since(alive.until) <= limit => Some(Alive {

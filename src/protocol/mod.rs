@@ -20,6 +20,7 @@ pub mod intent;
 pub mod keys;
 pub mod lease;
 mod lenient;
+pub mod mutant;
 pub mod object;
 pub mod rule;
 pub mod scope;

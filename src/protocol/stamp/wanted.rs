@@ -11,6 +11,7 @@ use crate::protocol::{
         ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, MAX_GENERATION, MAX_RESTORED, OBSERVED_GENERATION,
         PENDING, REASON, REASON_LIMIT, Record, STAMP, Stamp, Standing, TOUCH, Why, guarded, largest, parse_generation,
     },
+    mutant::{self, Mutant},
     object::{ObjectView, truncate},
     rule::{InputSource, KindRule},
 };
@@ -63,7 +64,10 @@ fn on_update(write: &Write<'_>, old: &ObjectView, concern: Concern) -> Wanted {
         return touched;
     }
     let source = match &standing {
-        Standing::Own(record) if write.writer.is_companion && is_companions_write(rule, record, old, write.new) => {
+        Standing::Own(record)
+            if mutant::on(Mutant::NoPutBack)
+                || (write.writer.is_companion && is_companions_write(rule, record, old, write.new)) =>
+        {
             write.new
         }
         _ => old,
@@ -110,6 +114,11 @@ fn stamped(write: &Write<'_>, old: &ObjectView, standing: &Standing, why: Why, m
         reason: reason(write.new),
     };
     let mut keys = pending(&stamp);
+    if mutant::on(Mutant::NoPending)
+        && let Some(word) = old.metadata.annotation(ACKNOWLEDGED)
+    {
+        keys.insert(ACKNOWLEDGED, word.to_owned());
+    }
     // A touch asks for a stamp without a history; what is not believed is no history.
     let history = match standing {
         Standing::Bare if why == Why::Flip => {

@@ -1,0 +1,12 @@
+//! The protocol under a model checker: the real functions of `protocol`, in a small world, over all interleavings.
+
+mod act;
+mod check;
+mod companion;
+mod config;
+mod controller;
+mod memo;
+mod needed;
+mod object;
+mod safety;
+mod world;
