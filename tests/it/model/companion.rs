@@ -343,8 +343,8 @@ impl World {
         if slot != CLUSTER {
             return scope;
         }
-        for child in 1..config.slots {
-            let is_there = match &listed[child] {
+        for (child, object) in listed.iter().enumerate().take(config.slots).skip(1) {
+            let is_there = match object {
                 Some(object) => object.is_member() && (paused || self.slots[CLUSTER].at_stamp & (1 << child) != 0),
                 // What a controller has made between two lists must not be there.
                 None => paused && config.creator && self.brief(child).is_some_and(|b| b.member),
@@ -421,12 +421,12 @@ impl World {
         let stored = self.slots[slot].stored.as_ref();
         if stored.is_some_and(|stored| incarnation(stored) == uid) && !self.is_regular(config, slot) {
             self.write(config, slot, true, |object| {
-                object.set_key(ACKNOWLEDGED, Some("pending"))
+                object.set_key(ACKNOWLEDGED, Some("pending"));
             });
             // An irregular object that reads `pending` already is touched, so that the webhook stamps it.
             if self.hook.keys && !self.is_regular(config, slot) {
                 self.write(config, slot, true, |object| {
-                    object.set_key("pausegen.io/touch", Some(""))
+                    object.set_key("pausegen.io/touch", Some(""));
                 });
             }
         }

@@ -398,7 +398,7 @@ impl World {
             }
             Person::Forge { slot } => {
                 self.left.forges = self.left.forges.saturating_sub(1);
-                let word = if slot == CLUSTER && self.brief(slot).is_some_and(|b| b.on[0]) || slot != CLUSTER {
+                let word = if slot != CLUSTER || self.brief(slot).is_some_and(|b| b.on[0]) {
                     "paused"
                 } else {
                     "running"
