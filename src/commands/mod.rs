@@ -1,7 +1,7 @@
 //! The command line: one file per subcommand.
 //!
 //! Each file has an `Args` struct, derived with clap, and a `run` function that takes it. To add a subcommand: its
-//! file, a variant of [`Command`], and a line in [`dispatch`].
+//! file, a variant of [`Command`], and a line in `dispatch`.
 
 use std::error::Error;
 use std::io::Write as _;

@@ -1,6 +1,6 @@
 //! The rules file: which kinds can be paused, by what, and who answers for it.
 //!
-//! - [`file`]: the file as it is written (YAML), and its JSON Schema.
+//! - [`mod@file`]: the file as it is written (YAML), and its JSON Schema.
 //! - [`error`]: its mistakes, each with line, column and what to do.
 //! - [`select`]: which kinds a rule is for.
 //! - [`cel`]: the conditions under which the API server calls the webhooks.

@@ -28,7 +28,7 @@ pub struct Binaries {
 pub struct CapiBinaries {
     /// The folder with the managers and clusterctl.
     pub bin: PathBuf,
-    /// The folder with the CRDs, webhook configurations and templates, as [`super::build`] lays them out.
+    /// The folder with the CRDs, webhook configurations and templates, as `sandbox::build` lays them out.
     pub manifests: PathBuf,
 }
 

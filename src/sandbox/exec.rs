@@ -1,6 +1,6 @@
 //! The start of every process of a sandbox: `pausegen __exec` prepares its own process and becomes the program.
 //!
-//! The kernel kills the program when the thread that started it dies ([`Spawner`](super::process::Spawner) keeps that
+//! The kernel kills the program when the thread that started it dies (`Spawner` keeps that
 //! thread), so that nothing is left over, whatever happens to the owner. This is done here, after the fork and in
 //! safe code, rather than in the owner between fork and exec. It also comes after `unshare`, which would undo it.
 

@@ -1,7 +1,7 @@
 //! CA and serving certificates.
 //!
 //! [`Certificate`] is what a server serves: it can be replaced while connections stand. [`watch_files`] replaces it
-//! when its files change. [`generate`] makes a CA and a certificate of its own for the sandbox, the demo and tests.
+//! when its files change. [`generate()`] makes a CA and a certificate of its own for the sandbox, the demo and tests.
 
 mod files;
 mod generate;
