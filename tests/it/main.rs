@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod admission;
+mod companion;
 mod model;
+mod protocol;
 mod rules;
 mod sandbox;
 mod scenarios;

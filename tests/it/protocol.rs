@@ -1,0 +1,674 @@
+//! The companion's side of the protocol, as a whole: what `kubectl wait` can be told, and what is evidence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use pausegen::protocol::attestation::{Attestation, attest};
+use pausegen::protocol::evidence::{Ground, Guard, Lag, Tracker, Verdict};
+use pausegen::protocol::intent::{Intent, State};
+use pausegen::protocol::keys::{self, Acknowledgement, Evidence, Standing};
+use pausegen::protocol::lease::{LeaseView, Leases, Proof};
+use pausegen::protocol::object::ObjectView;
+use pausegen::protocol::rule::{InputId, InputRef, KindRule, LeaseName};
+use pausegen::protocol::scope::{self, Ruled};
+use pausegen::protocol::stamp::{Policies, Write, Writer, mutate};
+use pausegen::protocol::{GroupKind, Moment, condition};
+use pausegen::rules::Rules;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+static RULES: LazyLock<Rules> = LazyLock::new(|| Rules::capi().unwrap());
+
+fn rule(kind: &str) -> Arc<KindRule> {
+    let group = match kind {
+        "DevMachine" => "infrastructure.cluster.x-k8s.io",
+        _ => "cluster.x-k8s.io",
+    };
+    RULES.rule_for(&GroupKind::new(group, kind)).unwrap()
+}
+
+fn at(seconds: u64) -> Moment {
+    Moment(Duration::from_secs(seconds))
+}
+
+fn view(object: &Value) -> ObjectView {
+    serde_json::from_value(object.clone()).unwrap()
+}
+
+/// A stored Cluster that is flipped through the webhook's own answers.
+#[derive(Clone, Debug)]
+struct Cluster {
+    stored: Value,
+    version: u64,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        Self {
+            stored: json!({
+                "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+                "metadata": {"name": "c", "namespace": "ns", "uid": "cluster", "generation": 1, "resourceVersion": "1",
+                             "annotations": {}},
+                "spec": {"paused": false}, "status": {"conditions": []}
+            }),
+            version: 1,
+        }
+    }
+
+    fn view(&self) -> ObjectView {
+        view(&self.stored)
+    }
+
+    fn ruled(&self) -> Ruled {
+        Ruled {
+            object: Arc::new(self.view()),
+            rule: rule("Cluster"),
+        }
+    }
+
+    /// A write to the main resource, as the API server and the webhook handle it.
+    fn write(&mut self, change: impl FnOnce(&mut Value), is_companion: bool) {
+        let old = self.view();
+        let mut new = self.stored.clone();
+        change(&mut new);
+        let answer = mutate(&Write {
+            rule: &rule("Cluster"),
+            old: Some(&old),
+            new: &view(&new),
+            writer: Writer {
+                is_companion,
+                ..Writer::default()
+            },
+            at: "2024-01-01T00:00:00Z".parse().unwrap(),
+            policies: Policies::default(),
+        });
+        for (key, value) in answer.edits {
+            match value {
+                Some(value) => new["metadata"]["annotations"][key] = json!(value),
+                None => drop(new["metadata"]["annotations"].as_object_mut().unwrap().remove(key)),
+            }
+        }
+        if new["spec"] != self.stored["spec"] {
+            new["metadata"]["generation"] = json!(new["metadata"]["generation"].as_i64().unwrap() + 1);
+        }
+        self.store(new);
+    }
+
+    fn store(&mut self, mut new: Value) {
+        self.version += 1;
+        new["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.stored = new;
+    }
+
+    fn set_field(&mut self, on: bool) {
+        self.write(|new| new["spec"]["paused"] = json!(on), false);
+    }
+
+    fn set_annotation(&mut self, on: bool) {
+        self.write(
+            |new| {
+                let annotations = new["metadata"]["annotations"].as_object_mut().unwrap();
+                if on {
+                    annotations.insert(PAUSED.to_owned(), json!(""));
+                } else {
+                    annotations.remove(PAUSED);
+                }
+            },
+            false,
+        );
+    }
+
+    fn generation(&self) -> u64 {
+        self.record().map_or(0, |record| record.stamp.generation)
+    }
+
+    fn record(&self) -> Option<Box<keys::Record>> {
+        match Standing::of(&rule("Cluster").group_kind, &self.view()) {
+            Standing::Own(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The controllers of the Cluster itself answer.
+    fn answer(&mut self, message: &str) {
+        let mut new = self.stored.clone();
+        let paused = !message.is_empty();
+        let mut conditions = new["status"]["conditions"].as_array().unwrap().clone();
+        conditions.retain(|condition| condition["type"] != "Paused");
+        conditions.push(paused_condition(message, new["metadata"]["generation"].as_i64()));
+        new["status"]["conditions"] = json!(conditions);
+        assert_eq!(paused, new["status"]["conditions"].to_string().contains("\"True\""));
+        self.store(new);
+    }
+
+    /// The echo's JSON Patch: nothing is written where its tests fail. Returns what is acknowledged.
+    fn echo(&mut self, looked_at: &Self, evidence: Evidence) -> Option<(u64, State)> {
+        let decided = looked_at.record()?;
+        if self.record()?.stamp != decided.stamp {
+            return None;
+        }
+        let object = looked_at.view();
+        let state = Intent::of(&rule("Cluster"), &object).state(&rule("Cluster"));
+        let generation = decided.stamp.generation;
+        let acknowledgement = Acknowledgement {
+            generation,
+            uid: "cluster".to_owned(),
+            evidence,
+            objects: 1,
+            bound_seconds: None,
+            lease: String::new(),
+            excluded: Vec::new(),
+            object_generation: object.metadata.generation.unwrap(),
+            at: String::new(),
+        };
+        self.write(
+            |new| {
+                new["metadata"]["annotations"][keys::ACKNOWLEDGED] = json!(state.as_str());
+                new["metadata"]["annotations"][keys::OBSERVED_GENERATION] = json!(generation.to_string());
+                new["metadata"]["annotations"][keys::ACKNOWLEDGEMENT] =
+                    json!(serde_json::to_string(&acknowledgement).unwrap());
+            },
+            true,
+        );
+        let stored = self.record()?;
+        assert!(
+            stored.is_acknowledged(),
+            "the webhook lets the companion's write through"
+        );
+        Some((generation, state))
+    }
+
+    /// The condition, written from a read that still stands (`resourceVersion` is tested).
+    fn project(&mut self, tracker: &mut Tracker, guard: &Guard) {
+        let object = self.view();
+        tracker.observe(at(0), &rule("Cluster"), &object);
+        let may_raise = tracker.may_raise(Some(guard));
+        let Some(want) = condition::acknowledged(&rule("Cluster"), &object, may_raise) else {
+            return;
+        };
+        let mut new = self.stored.clone();
+        let mut conditions = new["status"]["conditions"].as_array().unwrap().clone();
+        conditions.retain(|condition| condition["type"] != condition::TYPE);
+        conditions.push(
+            json!({"type": condition::TYPE, "status": want.status, "reason": want.reason,
+            "message": want.message, "observedGeneration": want.observed_generation}),
+        );
+        new["status"]["conditions"] = json!(conditions);
+        self.store(new);
+        if Some(want.observed_generation) >= object.metadata.generation {
+            tracker.anchored(Some(guard));
+        }
+    }
+}
+
+fn paused_condition(message: &str, observed: Option<i64>) -> Value {
+    let (status, reason) = if message.is_empty() {
+        ("False", "NotPaused")
+    } else {
+        ("True", "Paused")
+    };
+    json!({"type": "Paused", "status": status, "reason": reason, "message": message, "observedGeneration": observed})
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Field(bool),
+    Annotation(bool),
+    Edit,
+    Look,
+    Echo,
+    Project,
+    Restart,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => any::<bool>().prop_map(Step::Field),
+        2 => any::<bool>().prop_map(Step::Annotation),
+        1 => Just(Step::Edit),
+        2 => Just(Step::Look),
+        3 => Just(Step::Echo),
+        3 => Just(Step::Project),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// A wait that began right after a flip.
+#[derive(Debug)]
+struct Wait {
+    generation: u64,
+    /// The condition's status, for a field flip.
+    status: Option<&'static str>,
+    /// The word of `acknowledged`.
+    word: State,
+}
+
+fn status_of(state: State) -> &'static str {
+    if state == State::Paused { "True" } else { "False" }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// After any interleaving, also of looks that are overtaken and of crashes between the two writes of an echo, a wait
+    /// is met only by an acknowledgement of its flip or of a later one in the same direction.
+    #[test]
+    fn a_wait_is_met_only_by_an_acknowledgement(steps in prop::collection::vec(step(), 1..40)) {
+        let guard = Guard { fingerprint: "standing".to_owned(), since: at(0) };
+        let mut cluster = Cluster::new();
+        let mut tracker = Tracker::new("cluster");
+        let mut looked: Option<Cluster> = None;
+        let mut waits: Vec<Wait> = Vec::new();
+        let mut echoed: Vec<(u64, State)> = Vec::new();
+        for step in steps {
+            let before = cluster.generation();
+            match step {
+                Step::Field(on) => cluster.set_field(on),
+                Step::Annotation(on) => cluster.set_annotation(on),
+                Step::Edit => cluster.write(|new| {
+                    new["spec"]["size"] = json!(new["spec"]["size"].as_i64().unwrap_or_default() + 1);
+                }, false),
+                Step::Look => looked = Some(cluster.clone()),
+                Step::Echo => echoed.extend(looked.take().and_then(|looked| cluster.echo(&looked, Evidence::Attested))),
+                Step::Project => cluster.project(&mut tracker, &guard),
+                Step::Restart => {
+                    tracker = Tracker::new("cluster");
+                    looked = None;
+                }
+            }
+            if cluster.generation() != before {
+                let word = Intent::of(&rule("Cluster"), &cluster.view()).state(&rule("Cluster"));
+                let status = matches!(step, Step::Field(_)).then(|| status_of(word));
+                waits.push(Wait { generation: cluster.generation(), status, word });
+            }
+            let object = cluster.view();
+            for wait in &waits {
+                if let Some(status) = wait.status
+                    && condition::kubectl_wait_is_met(&object, condition::TYPE, status)
+                {
+                    prop_assert!(
+                        echoed.iter().any(|(g, state)| *g >= wait.generation && status_of(*state) == status),
+                        "{wait:?} is met: {}", cluster.stored
+                    );
+                }
+                if object.metadata.annotation(keys::ACKNOWLEDGED) == Some(wait.word.as_str()) {
+                    prop_assert!(
+                        echoed.iter().any(|(g, state)| *g >= wait.generation && *state == wait.word),
+                        "{wait:?} is met: {}", cluster.stored
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_of_the_standing_flip_meets_both_waits() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    let mut tracker = Tracker::new("cluster");
+    cluster.set_field(true);
+    let looked = cluster.clone();
+    assert_eq!(cluster.echo(&looked, Evidence::Attested), Some((1, State::Paused)));
+    assert!(
+        !condition::kubectl_wait_is_met(&cluster.view(), condition::TYPE, "True"),
+        "a crash between the writes"
+    );
+    cluster.project(&mut tracker, &guard);
+    assert!(condition::kubectl_wait_is_met(&cluster.view(), condition::TYPE, "True"));
+    cluster.write(|new| new["spec"]["size"] = json!(2), false);
+    assert!(
+        !condition::kubectl_wait_is_met(&cluster.view(), condition::TYPE, "True"),
+        "a spec edit"
+    );
+    let mut next_process = Tracker::new("cluster");
+    cluster.clone().project(&mut next_process, &guard);
+    let mut unknown = cluster.clone();
+    unknown.project(&mut next_process, &guard);
+    assert!(
+        !condition::kubectl_wait_is_met(&unknown.view(), condition::TYPE, "True"),
+        "a process that has not seen the two agree raises nothing"
+    );
+    cluster.project(&mut tracker, &guard);
+    assert!(
+        condition::kubectl_wait_is_met(&cluster.view(), condition::TYPE, "True"),
+        "raised"
+    );
+}
+
+const FIELD_TEXT: &str = "Cluster spec.paused is set to true";
+
+fn machine(uid: &str, message: &str) -> Ruled {
+    Ruled {
+        object: Arc::new(view(&json!({
+            "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": {"name": uid, "namespace": "ns", "uid": uid, "generation": 1,
+                         "labels": {"cluster.x-k8s.io/cluster-name": "c"}},
+            "status": {"conditions": [paused_condition(message, Some(1))]}
+        }))),
+        rule: rule("Machine"),
+    }
+}
+
+/// Leases of Cluster API's managers that have been renewed every 2 s until `until`.
+fn leases(until: u64) -> Leases {
+    let mut leases = Leases::new(BTreeMap::new());
+    for second in (0..=until).step_by(2) {
+        leases.observe(
+            at(second),
+            "capi-system",
+            "controller-leader-election-capi",
+            renewal("a", second),
+        );
+    }
+    leases.synced();
+    leases
+}
+
+fn renewal(holder: &str, second: u64) -> LeaseView {
+    LeaseView {
+        holder: holder.to_owned(),
+        transitions: 0,
+        renew_time: second.to_string(),
+        duration: Duration::from_secs(15),
+    }
+}
+
+fn look(tracker: &mut Tracker, now: u64, guard: Option<&Guard>, cluster: &Cluster, all: &[Ruled]) -> Verdict {
+    let leases = leases(now);
+    let ground = Ground {
+        now: at(now),
+        start: at(0),
+        guard,
+        leases: &leases,
+    };
+    tracker.look(&ground, &cluster.ruled(), all, &|_| true)
+}
+
+/// A tracker that has taken baselines of a running Cluster with one Machine, at 100 s.
+fn with_baselines(cluster: &Cluster, guard: &Guard) -> Tracker {
+    let mut tracker = Tracker::new("cluster");
+    tracker.observe(at(1), &rule("Cluster"), &cluster.view());
+    tracker.observe_members(at(1), &BTreeSet::from(["m".to_owned()]));
+    let leases = leases(100);
+    let ground = Ground {
+        now: at(100),
+        start: at(0),
+        guard: Some(guard),
+        leases: &leases,
+    };
+    let (flipped, member) = (cluster.ruled(), machine("m", ""));
+    let lacking = tracker.lacking(&ground, &flipped, &[&member]);
+    assert_eq!(lacking.ready.keys().collect::<Vec<_>>(), ["cluster", "m"]);
+    tracker.take_baselines(&ground, at(50), &flipped, &[&member]);
+    assert_eq!(tracker.baselines(), 0, "a view from before the bound");
+    tracker.take_baselines(&ground, at(90), &flipped, &[&member]);
+    assert!(tracker.lacking(&ground, &flipped, &[&member]).ready.is_empty());
+    tracker
+}
+
+#[test]
+fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let mut tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+
+    let Verdict::Wait(waiting) = look(&mut tracker, 110, Some(&guard), &cluster, &[machine("m", "")]) else {
+        panic!("the Machine has not answered")
+    };
+    assert_eq!(waiting.laggards.len(), 1);
+    assert_eq!(
+        (waiting.laggards[0].name.as_str(), waiting.laggards[0].lag),
+        ("m", Lag::Disagrees)
+    );
+
+    let answered = [machine("m", FIELD_TEXT)];
+    let Verdict::Echo(echo) = look(&mut tracker.clone(), 111, Some(&guard), &cluster, &answered) else {
+        panic!("everybody has answered")
+    };
+    assert_eq!((echo.evidence, echo.objects, echo.bound), (Evidence::Attested, 2, None));
+
+    let other = Guard {
+        fingerprint: "changed".to_owned(),
+        since: at(105),
+    };
+    for guard in [None, Some(&other)] {
+        let Verdict::Wait(waiting) = look(&mut tracker.clone(), 111, guard, &cluster, &answered) else {
+            panic!("flips may have passed unseen")
+        };
+        assert_eq!(
+            waiting.laggards.iter().map(|l| l.lag).collect::<Vec<_>>(),
+            [Lag::Settling]
+        );
+        let mut later = tracker.clone();
+        look(&mut later, 111, guard, &cluster, &answered);
+        let Verdict::Echo(echo) = look(&mut later, 172, guard, &cluster, &answered) else {
+            panic!("the bound has passed")
+        };
+        assert_eq!(
+            (echo.evidence, echo.bound),
+            (Evidence::Settled, Some(Duration::from_secs(60)))
+        );
+    }
+
+    let stranger = [machine("m", FIELD_TEXT), machine("new", FIELD_TEXT)];
+    let Verdict::Wait(waiting) = look(&mut tracker, 111, Some(&guard), &cluster, &stranger) else {
+        panic!("one has no baseline")
+    };
+    assert_eq!(waiting.laggards[0].name, "new");
+}
+
+#[test]
+fn a_hasty_flip_and_one_that_is_taken_back_need_the_bound() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let mut tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.set_field(false);
+    let all = [machine("m", "")];
+    assert!(
+        matches!(look(&mut tracker, 110, Some(&guard), &cluster, &all), Verdict::Wait(_)),
+        "a late bit looks right"
+    );
+    assert_eq!(tracker.baselines(), 0);
+    let Verdict::Echo(echo) = look(&mut tracker, 171, Some(&guard), &cluster, &all) else {
+        panic!("the bound has passed")
+    };
+    let looked = cluster.clone();
+    cluster.echo(&looked, echo.evidence).unwrap();
+    tracker.echoed(at(171), &echo);
+    tracker.observe(at(171), &rule("Cluster"), &cluster.view());
+    assert!(tracker.baselines() > 0, "an echo leaves baselines");
+    assert_eq!(look(&mut tracker, 172, Some(&guard), &cluster, &all), Verdict::Quiet);
+
+    cluster.write(
+        |new| new["metadata"]["annotations"][keys::ACKNOWLEDGED] = json!(keys::PENDING),
+        true,
+    );
+    assert!(
+        matches!(look(&mut tracker, 300, Some(&guard), &cluster, &all), Verdict::Wait(_)),
+        "it counts from here"
+    );
+}
+
+#[test]
+fn a_settled_answer_under_a_young_webhook_configuration_is_no_baseline() {
+    let young = Guard {
+        fingerprint: "young".to_owned(),
+        since: at(150),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let mut tracker = Tracker::new("cluster");
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+    let all = [machine("m", FIELD_TEXT)];
+    look(&mut tracker, 100, None, &cluster, &all);
+    let Verdict::Echo(echo) = look(&mut tracker, 170, Some(&young), &cluster, &all) else {
+        panic!("the bound has passed")
+    };
+    tracker.echoed(at(170), &echo);
+    assert_eq!(
+        tracker.baselines(),
+        0,
+        "another flip may have passed unseen before 150 s"
+    );
+}
+
+#[test]
+fn a_frozen_manager_never_settles() {
+    let lease = LeaseName {
+        name: "l".to_owned(),
+        namespace: None,
+    };
+    let mut leases = Leases::new(BTreeMap::from([("l".to_owned(), Duration::from_secs(10))]));
+    assert_eq!(leases.proof(&lease), Proof::Unknown);
+    leases.synced();
+    assert_eq!(leases.proof(&lease), Proof::Absent);
+    let since_until = |leases: &Leases| match leases.proof(&lease) {
+        Proof::Alive(alive) => Some((alive.since, alive.until)),
+        _ => None,
+    };
+    leases.observe(at(1), "a", "l", renewal("x", 1));
+    assert_eq!(leases.proof(&lease), Proof::Silent, "the first sight is no renewal");
+    leases.observe(at(3), "a", "l", renewal("x", 3));
+    leases.observe(at(5), "a", "l", renewal("x", 5));
+    assert_eq!(since_until(&leases), Some((at(3), at(5))));
+    leases.observe(at(60), "a", "l", renewal("x", 5));
+    assert_eq!(since_until(&leases), Some((at(3), at(5))), "seen again is not renewed");
+    leases.observe(at(16), "a", "l", renewal("x", 16));
+    assert_eq!(
+        since_until(&leases),
+        Some((at(16), at(16))),
+        "a gap of more than the bound, though not of the duration"
+    );
+    leases.observe(at(18), "a", "l", renewal("y", 18));
+    assert_eq!(since_until(&leases), Some((at(18), at(18))), "another holder");
+    let term = leases.term(&lease);
+    leases.observe(at(20), "b", "l", renewal("z", 20));
+    assert_ne!(leases.term(&lease), term);
+    assert_eq!(leases.proof(&lease), Proof::Silent, "every Lease of the name counts");
+    leases.remove("b", "l");
+    leases.observe(
+        at(21),
+        "a",
+        "l",
+        LeaseView {
+            holder: String::new(),
+            ..renewal("y", 21)
+        },
+    );
+    assert_eq!(leases.proof(&lease), Proof::Silent, "released");
+}
+
+#[test]
+fn a_message_tells_the_inputs_apart() {
+    let rule = rule("Machine");
+    let attestor = &rule.attestors[0];
+    let inherited = InputRef::Inherited(InputId("spec.paused".to_owned()));
+    let own = InputRef::Own(InputId(PAUSED.to_owned()));
+    let annotation = "Machine has the cluster.x-k8s.io/paused annotation";
+    let both = format!("{FIELD_TEXT}, {annotation}");
+    for (message, field, key) in [
+        ("", Attestation::Off, Attestation::Off),
+        (FIELD_TEXT, Attestation::On, Attestation::Off),
+        (annotation, Attestation::Off, Attestation::On),
+        (both.as_str(), Attestation::On, Attestation::On),
+        (
+            "paused for another reason",
+            Attestation::Unclear { agrees: true },
+            Attestation::Unclear { agrees: true },
+        ),
+    ] {
+        let object = machine("m", message).object;
+        assert_eq!(attest(attestor, &object, &inherited, true, 2), field, "{message}");
+        assert_eq!(attest(attestor, &object, &own, true, 2), key, "{message}");
+    }
+    assert_eq!(
+        attest(attestor, &ObjectView::default(), &own, true, 2),
+        Attestation::Missing
+    );
+}
+
+#[test]
+fn members_are_found_by_label_field_owner_and_reference() {
+    let object = |kind: &str, name: &str, more: Value| {
+        let group = &rule(kind).group_kind.group;
+        let mut object = json!({"apiVersion": format!("{group}/v1beta2"), "kind": kind,
+            "metadata": {"name": name, "namespace": "ns", "uid": name}});
+        for (key, value) in more.as_object().unwrap() {
+            match key.as_str() {
+                "spec" => object["spec"] = value.clone(),
+                _ => object["metadata"][key] = value.clone(),
+            }
+        }
+        Ruled {
+            object: Arc::new(view(&object)),
+            rule: rule(kind),
+        }
+    };
+    let infra = |kind: &str, name: &str| {
+        json!({"clusterName": "c", "infrastructureRef":
+            {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": kind, "name": name}})
+    };
+    let all = [
+        object(
+            "Machine",
+            "by-label",
+            json!({"labels": {"cluster.x-k8s.io/cluster-name": "c"}}),
+        ),
+        object(
+            "Machine",
+            "by-field",
+            json!({"spec": infra("DevMachine", "by-reference")}),
+        ),
+        object("Machine", "unruled", json!({"spec": infra("Unheard", "of")})),
+        object("DevMachine", "by-reference", json!({})),
+        object(
+            "MachineSet",
+            "by-owner",
+            json!({"ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "name": "x", "uid": "by-field"}]}),
+        ),
+        object(
+            "Machine",
+            "another",
+            json!({"labels": {"cluster.x-k8s.io/cluster-name": "d"}}),
+        ),
+        object(
+            "Machine",
+            "elsewhere",
+            json!({"namespace": "other", "labels": {"cluster.x-k8s.io/cluster-name": "c"}}),
+        ),
+    ];
+    let cluster = Cluster::new().view();
+    let found = scope::members(&cluster, &rule("Cluster"), &all, &|kind| kind.kind != "Unheard");
+    let names: BTreeSet<&str> = found
+        .members
+        .iter()
+        .map(|ruled| ruled.object.metadata.name.as_str())
+        .collect();
+    assert_eq!(
+        names,
+        BTreeSet::from(["by-label", "by-field", "unruled", "by-reference", "by-owner"])
+    );
+    assert_eq!(
+        found.unruled,
+        BTreeSet::from(["Unheard.infrastructure.cluster.x-k8s.io ns/of".to_owned()])
+    );
+}
