@@ -334,7 +334,7 @@ impl Subject<'_> {
             .map(|latest| Standing::of(&self.kind.rule.group_kind, latest))
             && self.kind.takes_condition
         {
-            match self.write_condition(state, record.stamp.generation, false).await {
+            match self.write_condition(state, record.stamp.generation, None).await {
                 Ok(_) | Err(Trouble::Write(WriteError::Stale)) => {}
                 // The annotations are the truth, and stand. The condition is tried again.
                 Err(error) => tracing::warn!(object = %self.key, error = %chain(&error), "the condition has to wait"),
@@ -457,8 +457,12 @@ impl Subject<'_> {
         let is_there = condition::stored(object).is_some_and(|found| want.is_in(found));
         if is_there && want.observed_generation >= present {
             state.raise = None;
+            // The watches say nothing of what came first: the object as it is shown may be older than the webhook
+            // configuration as it is shown, and a pair of flips between the two. Reading in order tells.
             let guard = lock(&self.world.guards).standing(&self.kind, &self.key.namespace);
-            state.tracker.anchored(guard.as_ref());
+            if guard.is_some() && !state.tracker.may_raise(guard.as_ref()) {
+                self.write_condition(state, record.stamp.generation, None).await?;
+            }
             return Ok(None);
         }
         if is_there {
@@ -476,7 +480,8 @@ impl Subject<'_> {
             if now < due {
                 return Ok(Some(due.since(now)));
             }
-            self.write_condition(state, record.stamp.generation, true).await?;
+            self.write_condition(state, record.stamp.generation, Some(present))
+                .await?;
             return Ok(None);
         }
         // Somebody else writes it too, or the API server gives it back changed: slow down.
@@ -486,16 +491,18 @@ impl Subject<'_> {
             state.condition_writes = (generation, times.saturating_add(1));
             state.not_before = now.plus(backoff(times));
         }
-        self.write_condition(state, record.stamp.generation, false).await?;
+        self.write_condition(state, record.stamp.generation, None).await?;
         Ok(None)
     }
 
-    /// Writes the condition of the acknowledged flip of this generation, from a fresh read.
-    async fn write_condition(&self, state: &mut State, generation: u64, raise: bool) -> Result<(), Trouble> {
+    /// Writes the condition of the acknowledged flip of this generation, from a fresh read. `raise` is the
+    /// `metadata.generation` to which a `True` may be raised: one that was seen before the webhook configuration is read
+    /// here, since a pair of flips between that read and the object's would go by unseen.
+    async fn write_condition(&self, state: &mut State, generation: u64, raise: Option<i64>) -> Result<(), Trouble> {
         let guard = guard::read(self.world, &self.kind, &self.key.namespace)
             .await
             .map_err(|error| WriteError::Refused(Box::new(error)))?;
-        let may_raise = raise && state.tracker.may_raise(guard.as_ref());
+        let may_raise = state.tracker.may_raise(guard.as_ref());
         let rule = &self.kind.rule;
         let projected = write::condition(self.world, self.key, &self.kind, |object| {
             let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
@@ -504,7 +511,8 @@ impl Subject<'_> {
             if record.stamp.generation != generation {
                 return None;
             }
-            condition::acknowledged(rule, object, may_raise)
+            let seen = raise.is_some() && raise == object.metadata.generation;
+            condition::acknowledged(rule, object, may_raise && seen)
         })
         .await?;
         let object = self.note_projected(state, projected, generation);
