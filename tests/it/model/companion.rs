@@ -326,7 +326,15 @@ impl World {
                 if echo.lease_absent {
                     config.reached(Reached::LeaseAbsent);
                 }
-                let scope = self.promised(config, slot, &listed, flipped.on(0));
+                // A clean flip asks whom its own inputs concern; for the others the last echo stands.
+                let field = super::object::input(0);
+                let clean = flipped.key(OBSERVED_GENERATION) == Some((echo.stamp.generation - 1).to_string().as_str());
+                let asks_field = !clean || echo.stamp.before.has(&field) != echo.stamp.after.has(&field);
+                let scope = if asks_field || slot != CLUSTER {
+                    self.promised(config, slot, &listed, flipped.on(0))
+                } else {
+                    self.slots[slot].scope
+                };
                 self.companions[who].job = Job::Echo {
                     slot,
                     echo: Shared::new((**echo).clone()),

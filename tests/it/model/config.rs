@@ -139,6 +139,32 @@ impl Config {
         self.seen.fetch_or(1 << what as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn all_reached(&self) -> Vec<Reached> {
+        use Reached::*;
+        let all = [
+            Attested,
+            Settled,
+            Paused,
+            PausedSelf,
+            Running,
+            Clean,
+            Hasty,
+            WithoutBaseline,
+            Missing,
+            Disagrees,
+            Irregular,
+            Repaired,
+            Restored,
+            PutBack,
+            Raised,
+            LostRace,
+            LeaseAbsent,
+            ConditionTrue,
+            ConditionFalse,
+        ];
+        all.into_iter().filter(|what| self.has_reached(*what)).collect()
+    }
+
     pub(crate) fn has_reached(&self, what: Reached) -> bool {
         self.seen.load(Ordering::Relaxed) & (1 << what as u64) != 0
     }

@@ -63,7 +63,7 @@ fn is_needed(name: &str, config: Config, mutant: Option<Mutant>, flaw: Option<Fl
     for (i, step) in steps.iter().enumerate() {
         println!("  {}. {step}", i + 1);
     }
-    let whole = trace(config, steps.len() + 1);
+    let whole = trace(config, steps.len() + 2);
     assert_eq!(whole, None, "{name}: with every rule in place");
 }
 
