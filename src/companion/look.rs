@@ -29,7 +29,7 @@ pub(super) struct Looked {
     pub(super) listed: BTreeSet<GroupKind>,
     /// After the flipped object was read and before anything else was.
     pub(super) at: Moment,
-    /// The webhook configuration, read consistently.
+    /// The webhook configuration, read consistently after the lists.
     pub(super) guard: Option<Guard>,
     /// The Leases, as they were known at that moment.
     pub(super) leases: Leases,
@@ -83,12 +83,6 @@ async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookEr
         .view;
     let at = world.clock.now();
     let leases = lock(&world.leases).clone();
-    let guard = guard::read(world, kind, &key.namespace)
-        .await
-        .map_err(|source| LookError::Read {
-            what: format!("mutatingwebhookconfigurations {}", world.settings.webhook_configuration),
-            source: Box::new(source),
-        })?;
     let flipped = Ruled {
         object: Arc::new(typed(kind, object)),
         rule: Arc::clone(&kind.rule),
@@ -115,6 +109,13 @@ async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookEr
             }
         }
     }
+    // After the lists: it may go away and come back between them, and flips with it.
+    let guard = guard::read(world, kind, &key.namespace)
+        .await
+        .map_err(|source| LookError::Read {
+            what: format!("mutatingwebhookconfigurations {}", world.settings.webhook_configuration),
+            source: Box::new(source),
+        })?;
     Ok(Looked {
         flipped,
         all,
