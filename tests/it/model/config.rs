@@ -77,6 +77,8 @@ pub(crate) struct Config {
     /// Whether work that writes nothing is in flight too.
     pub(crate) work: bool,
     pub(crate) leases: bool,
+    /// The Cluster's own controller sees and answers at once: a world that is about its child stays small.
+    pub(crate) prompt: bool,
     /// Whether the keys webhook can be away alone.
     pub(crate) keys_away: bool,
     /// The world begins with baselines: the bound has passed.
@@ -109,6 +111,7 @@ impl Config {
             split: false,
             work: false,
             leases: false,
+            prompt: false,
             keys_away: false,
             warm: true,
             mutant: None,

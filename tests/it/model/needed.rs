@@ -94,7 +94,7 @@ fn a_baseline_waits_for_the_bound() {
 
 #[test]
 fn only_who_was_asked_leaves_a_baseline() {
-    let world = script(1, &[FIELD, JOIN, ANNOTATION, FIELD]).with(|c| c.outsider = Some(1));
+    let world = script(1, &[FIELD, JOIN, ANNOTATION, FIELD]).with(|c| (c.outsider, c.prompt) = (Some(1), true));
     rule("baseline of somebody who was not asked", world, Mutant::UnaskedBaseline);
 }
 

@@ -348,6 +348,16 @@ impl World {
             }
             Act::Tick => self.tick(config),
         }
+        while config.prompt {
+            if !self.controllers[CLUSTER].own.coming.is_empty() {
+                self.controllers[CLUSTER].own.advance(false);
+            } else if let Some(flight) = self.reconcile(config, CLUSTER) {
+                self.controllers[CLUSTER].flight = Some(flight);
+                self.land(config, CLUSTER, false, false);
+            } else {
+                break;
+            }
+        }
     }
 }
 
