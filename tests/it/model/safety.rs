@@ -348,16 +348,22 @@ impl World {
             }
             Act::Tick => self.tick(config),
         }
-        while config.prompt {
-            if !self.controllers[CLUSTER].own.coming.is_empty() {
-                self.controllers[CLUSTER].own.advance(false);
-            } else if let Some(flight) = self.reconcile(config, CLUSTER) {
-                self.controllers[CLUSTER].flight = Some(flight);
-                self.land(config, CLUSTER, false, false);
-            } else {
-                break;
-            }
+        if config.prompt {
+            while self.catches_up(config) {}
         }
+    }
+
+    /// One step of the Cluster's controller, if there is one to make.
+    fn catches_up(&mut self, config: &Config) -> bool {
+        if !self.controllers[CLUSTER].own.coming.is_empty() {
+            self.controllers[CLUSTER].own.advance(false);
+        } else if let Some(flight) = self.reconcile(config, CLUSTER) {
+            self.controllers[CLUSTER].flight = Some(flight);
+            self.land(config, CLUSTER, false, false);
+        } else {
+            return false;
+        }
+        true
     }
 }
 
