@@ -140,6 +140,13 @@ impl Subject<'_> {
                 Ok(self.baselines(state, &around).await)
             }
             Standing::Own(record) if record.stamp.after != intent => self.irregular(state, &record, &intent).await,
+            // A word that no echo of this flip has written: forged, or copied, while a webhook was away.
+            Standing::Own(record)
+                if record.acknowledged.is_some()
+                    && !(record.is_acknowledged() && record.acknowledged == Some(intent.state(rule))) =>
+            {
+                self.irregular(state, &record, &intent).await
+            }
             Standing::Own(record) if record.is_acknowledged() => {
                 self.calm(state);
                 let condition = self.project(state, &record).await?;

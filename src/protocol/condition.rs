@@ -73,7 +73,8 @@ pub fn acknowledged(rule: &KindRule, object: &ObjectView, may_raise: bool) -> Op
     let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
         return None;
     };
-    if !record.is_acknowledged() || record.stamp.after != Intent::of(rule, object) {
+    let intent = Intent::of(rule, object);
+    if !record.is_acknowledged() || record.stamp.after != intent || record.acknowledged != Some(intent.state(rule)) {
         return None;
     }
     let Record {
