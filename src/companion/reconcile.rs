@@ -140,19 +140,14 @@ impl Subject<'_> {
                 Ok(self.baselines(state, &around).await)
             }
             Standing::Own(record) if record.stamp.after != intent => self.irregular(state, &record, &intent).await,
-            // A word that no echo of this flip has written: forged, or copied, while a webhook was away.
-            Standing::Own(record)
-                if record.acknowledged.is_some()
-                    && !(record.is_acknowledged() && record.acknowledged == Some(intent.state(rule))) =>
-            {
-                self.irregular(state, &record, &intent).await
-            }
-            Standing::Own(record) if record.is_acknowledged() => {
+            Standing::Own(record) if record.is_acknowledged(rule) => {
                 self.calm(state);
                 let condition = self.project(state, &record).await?;
                 let baselines = self.baselines(state, &around).await;
                 Ok(condition.into_iter().chain(baselines).min())
             }
+            // A word that no echo of this flip has written: forged, or copied, while a webhook was away.
+            Standing::Own(record) if record.acknowledged.is_some() => self.irregular(state, &record, &intent).await,
             Standing::Own(record) => self.pending(state, &record, around).await,
             standing @ (Standing::Foreign | Standing::Broken) => {
                 self.calm(state);
@@ -416,7 +411,7 @@ impl Subject<'_> {
             let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
                 return None;
             };
-            let stands = record.stamp.generation == generation && !record.is_acknowledged();
+            let stands = record.stamp.generation == generation && !record.is_acknowledged(rule);
             let want = condition::pending(object, generation, waiting);
             (stands && !is_there(object, &want)).then_some(want)
         })
@@ -540,13 +535,15 @@ impl Subject<'_> {
         record: &Record,
         intent: &Intent,
     ) -> Result<Option<Duration>, Trouble> {
-        self.log_irregular(
-            state,
-            &format!(
+        let what = if record.stamp.after == *intent {
+            "it is said to be acknowledged, and no echo of this flip has said so".to_owned()
+        } else {
+            format!(
                 "paused by {intent}, and the stamp says {}: a flip passed unseen",
                 record.stamp.after
-            ),
-        );
+            )
+        };
+        self.log_irregular(state, &what);
         lock(&self.world.on_time).remove(self.key);
         state.pending = None;
         let generation = record.stamp.generation;

@@ -95,7 +95,7 @@ pub(super) async fn echo(
     failpoint::reach("companion.after-echo");
     let is_there = stored.metadata.annotation(ACKNOWLEDGEMENT) == Some(&text)
         && stored.metadata.annotation(ACKNOWLEDGED) == Some(state.as_str())
-        && matches!(Standing::of(&kind.rule.group_kind, &stored), Standing::Own(record) if record.is_acknowledged());
+        && matches!(Standing::of(&kind.rule.group_kind, &stored), Standing::Own(record) if record.is_acknowledged(&kind.rule));
     if !is_there {
         return Err(WriteError::PutBack);
     }

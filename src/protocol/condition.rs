@@ -73,8 +73,7 @@ pub fn acknowledged(rule: &KindRule, object: &ObjectView, may_raise: bool) -> Op
     let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
         return None;
     };
-    let intent = Intent::of(rule, object);
-    if !record.is_acknowledged() || record.stamp.after != intent || record.acknowledged != Some(intent.state(rule)) {
+    if !record.is_acknowledged(rule) || record.stamp.after != Intent::of(rule, object) {
         return None;
     }
     let Record {
@@ -108,7 +107,7 @@ pub fn acknowledged(rule: &KindRule, object: &ObjectView, may_raise: bool) -> Op
     let present = object.metadata.generation.unwrap_or(echo.object_generation);
     let observed_generation = if mutant::on(Mutant::ObservedAhead) {
         present.saturating_add(1)
-    } else if may_raise && (status == "True" || mutant::on(Mutant::RaiseFalse)) {
+    } else if may_raise && status == "True" {
         present
     } else {
         // What was raised before stays where it is.

@@ -209,7 +209,7 @@ impl Tracker {
                     self.stalled = None;
                     self.stamp = Some((record.stamp.clone(), now));
                 }
-                if record.is_acknowledged() {
+                if record.is_acknowledged(rule) {
                     if self.quiet_since.is_none() && self.echoed != Some(record.stamp.generation) {
                         // Another process has asked, and this one does not know whom.
                         self.forget_flipped(&record.stamp);
@@ -381,7 +381,7 @@ impl Tracker {
             Standing::Own(record) if record.stamp.after == intent => record,
             Standing::Own(_) | Standing::Foreign | Standing::Broken => return Verdict::Irregular,
         };
-        if record.is_acknowledged() {
+        if record.is_acknowledged(&flipped.rule) {
             return Verdict::Quiet;
         }
         // A view that has been overtaken decides nothing.
@@ -674,7 +674,7 @@ fn asked_of(flipped: &Ruled, own: bool, only: Option<&BTreeSet<InputId>>) -> Vec
 #[must_use]
 pub fn asks_members(flipped: &Ruled) -> bool {
     match Standing::of(&flipped.rule.group_kind, &flipped.object) {
-        Standing::Own(record) if !record.is_acknowledged() => {
+        Standing::Own(record) if !record.is_acknowledged(&flipped.rule) => {
             let changed = record.stamp.before.changed(&record.stamp.after);
             !asked_of(flipped, false, record.is_clean().then_some(&changed)).is_empty()
         }

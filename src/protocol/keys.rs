@@ -9,6 +9,7 @@ use super::{
     intent::{Intent, State},
     mutant::{self, Mutant},
     object::ObjectView,
+    rule::KindRule,
 };
 
 /// All our keys start with this.
@@ -175,12 +176,12 @@ impl Record {
             .is_some_and(|k| k.checked_add(1) == Some(self.stamp.generation))
     }
 
-    /// Whether the standing generation is acknowledged: `k = g`, with a state and a record of the same generation
-    /// and uid.
+    /// Whether the standing generation is acknowledged: `k = g`, with the word that the stamp's inputs call for and a
+    /// record of the same generation and uid. Another word is none that an echo of this flip has written.
     #[must_use]
-    pub fn is_acknowledged(&self) -> bool {
+    pub fn is_acknowledged(&self, rule: &KindRule) -> bool {
         self.observed == Some(self.stamp.generation)
-            && self.acknowledged.is_some()
+            && self.acknowledged == Some(self.stamp.after.state(rule))
             && self
                 .acknowledgement
                 .as_ref()

@@ -28,8 +28,6 @@ pub enum Mutant {
     ObservedAhead,
     /// A condition may be raised whatever happened to the webhook configuration.
     RaiseAnyway,
-    /// A `False` is raised like a `True`.
-    RaiseFalse,
     /// Guarded keys that a request changes are not put back.
     NoPutBack,
     /// Stamps of other objects are believed.

@@ -175,7 +175,7 @@ impl Cluster {
         );
         let stored = self.record()?;
         assert!(
-            stored.is_acknowledged(),
+            stored.is_acknowledged(&rule("Cluster")),
             "the webhook lets the companion's write through"
         );
         Some((generation, state))

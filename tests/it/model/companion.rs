@@ -204,7 +204,8 @@ impl World {
             match Standing::of(&config.rules.0[slot].group_kind, object) {
                 Standing::Bare => false,
                 Standing::Own(record) => {
-                    !record.is_acknowledged() || record.stamp.after != Intent::of(&config.rules.0[slot], object)
+                    !record.is_acknowledged(&config.rules.0[slot])
+                        || record.stamp.after != Intent::of(&config.rules.0[slot], object)
                 }
                 _ => true,
             }

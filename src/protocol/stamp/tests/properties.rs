@@ -207,7 +207,7 @@ proptest! {
             write(&mut world, act);
             if act.echo && world.standing().record().is_some() {
                 world.echo();
-                prop_assert!(world.record().is_acknowledged());
+                prop_assert!(world.record().is_acknowledged(&world.rule));
             }
         }
     }
