@@ -4,7 +4,7 @@
 //! file, a variant of [`Command`], and a line in `dispatch`.
 
 use std::error::Error;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -30,7 +30,7 @@ pub struct Cli {
     #[arg(long, global = true, env = "RUST_LOG", value_name = "FILTER")]
     pub log_level: Option<String>,
     /// How to log
-    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    #[arg(long, global = true, env = "PAUSEGEN_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// What to do
     #[command(subcommand)]
@@ -121,8 +121,11 @@ async fn dispatch(command: Command) -> Result {
 fn init_logging(filter: &str, format: LogFormat) -> std::result::Result<(), Box<dyn Error + Send + Sync>> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| format!("--log-level (or RUST_LOG) `{filter}` is not a log filter: {error}"))?;
+    // Whoever reads a file or a pod's log has no use for colours.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(colours)
         .with_env_filter(filter);
     match format {
         LogFormat::Text => builder.try_init()?,

@@ -30,6 +30,12 @@ pub const KEYS: &str = "keys.pausegen.io";
 pub const VALIDATE: &str = "validate.pausegen.io";
 /// The name of the ClusterRole.
 pub const CLUSTER_ROLE: &str = "pausegen";
+/// The namespace of the product, unless it is told another one.
+pub const NAMESPACE: &str = "pausegen-system";
+/// The Lease that says which process acts.
+pub const LEASE: &str = "pausegen";
+/// The Secret of its own CA and serving certificate.
+pub const TLS_SECRET: &str = "pausegen-tls";
 /// Where the mutating webhooks are served.
 pub const MUTATE_PATH: &str = "/mutate";
 /// Where the validating webhook is served.

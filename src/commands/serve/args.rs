@@ -1,0 +1,340 @@
+//! The flags of `serve`, and what is checked of them before anything starts.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{ValueEnum, builder::BoolishValueParser};
+use jiff::SignedDuration;
+
+use super::error::ServeError;
+use crate::{
+    admission::{RecordUser, Settings},
+    commands::client::ClientArgs,
+    companion,
+    protocol::stamp::{Policies, Policy},
+    rules::manifests::{self, FailurePolicy},
+    tls::Files,
+};
+
+/// Where a pod finds the name of its namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The webhook that stamps and the companion that echoes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The rules file; else the built-in rules for Cluster API
+    #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
+    pub(super) rules: Option<PathBuf>,
+    /// Leave out the webhook
+    #[arg(long, env = "PAUSEGEN_NO_ADMISSION", value_parser = BoolishValueParser::new())]
+    pub(super) no_admission: bool,
+    /// Leave out the companion
+    #[arg(long, env = "PAUSEGEN_NO_COMPANION", value_parser = BoolishValueParser::new())]
+    pub(super) no_companion: bool,
+    #[command(flatten)]
+    pub(super) admission: AdmissionArgs,
+    #[command(flatten)]
+    pub(super) limits: LimitArgs,
+    #[command(flatten)]
+    pub(super) companion: CompanionArgs,
+    #[command(flatten)]
+    pub(super) process: ProcessArgs,
+    #[command(flatten)]
+    pub(super) client: ClientArgs,
+}
+
+/// The flags that concern the process as a whole.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Process")]
+pub(super) struct ProcessArgs {
+    /// Where the Lease and the Secret of the certificates are; else the namespace of the pod, else pausegen-system
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+    pub(super) namespace: Option<String>,
+    /// The name of this process in Events and, with something random behind it, in the Lease
+    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "pausegen")]
+    pub(super) instance: String,
+    /// Where to serve /metrics, /healthz and /readyz without TLS; the webhook's own port has them too
+    #[arg(long, env = "PAUSEGEN_METRICS_BIND", value_name = "ADDRESS")]
+    pub(super) metrics_bind: Option<SocketAddr>,
+    /// How long to go on serving after SIGTERM, until nobody sends calls here any more
+    #[arg(
+        long,
+        env = "PAUSEGEN_SHUTDOWN_DELAY",
+        value_name = "DURATION",
+        default_value = "10s"
+    )]
+    shutdown_delay: SignedDuration,
+}
+
+impl ProcessArgs {
+    pub(super) fn shutdown_delay(&self) -> Result<Duration, ServeError> {
+        Duration::try_from(self.shutdown_delay).map_err(|_| ServeError::Setting {
+            setting: "--shutdown-delay (PAUSEGEN_SHUTDOWN_DELAY)",
+            value: self.shutdown_delay.to_string(),
+            why: "it must not be negative",
+        })
+    }
+
+    /// The namespace of what belongs to this installation.
+    #[expect(dead_code, reason = "leader election and own certificates read it next")]
+    pub(super) fn namespace(&self) -> String {
+        let given = self.namespace.clone().filter(|name| !name.is_empty());
+        given
+            .or_else(|| std::fs::read_to_string(NAMESPACE_FILE).ok())
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| manifests::NAMESPACE.to_owned())
+    }
+}
+
+/// The flags of the webhook.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Webhook")]
+pub(super) struct AdmissionArgs {
+    /// Where to serve
+    #[arg(long, env = "PAUSEGEN_BIND", value_name = "ADDRESS", default_value = "0.0.0.0:9443")]
+    pub(super) bind: SocketAddr,
+    /// Where the serving certificate comes from
+    #[arg(long, env = "PAUSEGEN_TLS_SOURCE", value_name = "SOURCE", value_enum, default_value_t = TlsSource::Files)]
+    pub(super) tls_source: TlsSource,
+    /// The serving certificate, PEM; served anew when the file changes (sources files and cert-manager)
+    #[arg(long, env = "PAUSEGEN_TLS_CERT", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, env = "PAUSEGEN_TLS_KEY", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+    /// The Secret of the CA and the serving certificate (source self)
+    #[arg(long, env = "PAUSEGEN_TLS_SECRET", value_name = "NAME", default_value = manifests::TLS_SECRET)]
+    tls_secret: String,
+    /// A DNS name or IP address of the serving certificate (source self, repeatable); else
+    /// pausegen.NAMESPACE.svc
+    #[arg(
+        long = "tls-name",
+        env = "PAUSEGEN_TLS_NAMES",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    tls_names: Vec<String>,
+    /// How long a CA lives; it is replaced at two thirds of that (source self)
+    #[arg(
+        long,
+        env = "PAUSEGEN_TLS_CA_LIFETIME",
+        value_name = "DURATION",
+        default_value = "8760h"
+    )]
+    tls_ca_lifetime: SignedDuration,
+    /// How long a serving certificate lives; it is replaced at two thirds of that (source self)
+    #[arg(
+        long,
+        env = "PAUSEGEN_TLS_LIFETIME",
+        value_name = "DURATION",
+        default_value = "2160h"
+    )]
+    tls_lifetime: SignedDuration,
+    /// The oldest version of TLS that is spoken
+    #[arg(long, env = "PAUSEGEN_TLS_MIN_VERSION", value_name = "VERSION", value_enum, default_value_t = TlsVersion::V12)]
+    tls_min_version: TlsVersion,
+    /// The CA of the API server's client certificate, PEM: nobody else is listened to
+    #[arg(long, env = "PAUSEGEN_CLIENT_CA", value_name = "FILE")]
+    client_ca: Option<PathBuf>,
+    /// A common name or DNS name that the API server's client certificate may have (repeatable); else any
+    #[arg(
+        long = "client-name",
+        env = "PAUSEGEN_CLIENT_NAMES",
+        value_name = "NAME",
+        value_delimiter = ',',
+        requires = "client_ca"
+    )]
+    client_names: Vec<String>,
+    /// A user name under which a companion writes: nobody else's acknowledgements are let through (repeatable)
+    #[arg(
+        long = "companion-user",
+        env = "PAUSEGEN_COMPANION_USERS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    companion_users: Vec<String>,
+    /// What to do about a pause before the last flip is acknowledged
+    #[arg(long, env = "PAUSEGEN_HASTY", value_name = "POLICY", value_enum, default_value_t = PolicyArg::Warn)]
+    hasty: PolicyArg,
+    /// What to do about a pause without a reason of its own
+    #[arg(long, env = "PAUSEGEN_REQUIRE_REASON", value_name = "POLICY", value_enum, default_value_t = PolicyArg::Off)]
+    require_reason: PolicyArg,
+    /// A user name to whom these policies do not apply (repeatable)
+    #[arg(
+        long = "exempt-user",
+        env = "PAUSEGEN_EXEMPT_USERS",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    exempt_users: Vec<String>,
+    /// How the stamp records who flipped
+    #[arg(long, env = "PAUSEGEN_RECORD_USER", value_name = "HOW", value_enum, default_value_t = RecordUserArg::Full)]
+    record_user: RecordUserArg,
+    /// The failurePolicy that the webhook configuration has for flips
+    #[arg(
+        long,
+        env = "PAUSEGEN_FLIP_FAILURE_POLICY",
+        value_name = "POLICY",
+        value_enum,
+        ignore_case = true,
+        default_value_t = FailurePolicyArg::Fail
+    )]
+    flip_failure_policy: FailurePolicyArg,
+}
+
+/// What the webhook's port takes on at a time.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits of the webhook's port")]
+pub(super) struct LimitArgs {
+    /// Connections. Past it, one that waits for its client makes room for a new one
+    #[arg(long, env = "PAUSEGEN_MAX_CONNECTIONS", value_name = "COUNT", default_value_t = 1000, value_parser = at_least_one)]
+    max_connections: usize,
+    /// Reviews that are worked on. Past it, they are refused at once (429)
+    #[arg(long, env = "PAUSEGEN_MAX_REQUESTS_IN_FLIGHT", value_name = "COUNT", default_value_t = 100, value_parser = at_least_one)]
+    max_requests_in_flight: usize,
+    /// MiB of request bodies in memory. Past it, bodies are refused at once (503); one body has at most 8 MiB
+    #[arg(long, env = "PAUSEGEN_MAX_MIB_IN_FLIGHT", value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u16).range(8..=4096))]
+    max_mib_in_flight: u16,
+}
+
+/// The flags of the companion.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Companion")]
+pub(super) struct CompanionArgs {
+    /// The webhook configurations, mutating and validating: their standing tells whether flips can pass unseen, and
+    /// their caBundle whether the serving certificate is trusted
+    #[arg(
+        long,
+        env = "PAUSEGEN_WEBHOOK_CONFIGURATION",
+        value_name = "NAME",
+        default_value = manifests::CONFIGURATION
+    )]
+    pub(super) webhook_configuration: String,
+    /// The Lease that says which process acts
+    #[arg(long, env = "PAUSEGEN_LEASE", value_name = "NAME", default_value = manifests::LEASE)]
+    lease: String,
+}
+
+impl CompanionArgs {
+    pub(super) fn settings(self, process: &ProcessArgs) -> companion::Settings {
+        let Self {
+            webhook_configuration,
+            lease: _,
+        } = self;
+        companion::Settings {
+            webhook_configuration,
+            instance: process.instance.clone(),
+            ..companion::Settings::default()
+        }
+    }
+}
+
+/// Where the serving certificate comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum TlsSource {
+    /// From files that somebody else cares for, and who puts their CA into `caBundle` too
+    Files,
+    /// From files of a Secret that cert-manager renews; its injector cares for `caBundle`
+    CertManager,
+    /// From a CA of its own, in a Secret
+    #[value(name = "self")]
+    Own,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TlsVersion {
+    #[value(name = "1.2")]
+    V12,
+    #[value(name = "1.3")]
+    V13,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum PolicyArg {
+    Off,
+    Warn,
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum RecordUserArg {
+    /// The user name
+    Full,
+    /// The first 16 digits of its SHA-256
+    Hash,
+    /// Nothing
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+enum FailurePolicyArg {
+    Fail,
+    Ignore,
+}
+
+impl AdmissionArgs {
+    pub(super) fn files(&self) -> Result<Files, ServeError> {
+        let missing = |setting| ServeError::Missing {
+            setting,
+            why: "the webhook is called over HTTPS; let it make its own certificate with --tls-source self, or leave the \
+                  webhook out with --no-admission",
+        };
+        Ok(Files {
+            certificate: self
+                .tls_cert
+                .clone()
+                .ok_or_else(|| missing("--tls-cert (PAUSEGEN_TLS_CERT)"))?,
+            key: self
+                .tls_key
+                .clone()
+                .ok_or_else(|| missing("--tls-key (PAUSEGEN_TLS_KEY)"))?,
+        })
+    }
+
+    pub(super) fn settings(&self) -> Result<Settings, ServeError> {
+        let named = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect();
+        if self.companion_users.iter().all(String::is_empty) {
+            return Err(ServeError::Missing {
+                setting: "--companion-user (PAUSEGEN_COMPANION_USERS)",
+                why: "without it nobody's acknowledgement would be let through; give the user name of the companion, such as \
+                      system:serviceaccount:pausegen-system:pausegen",
+            });
+        }
+        Ok(Settings {
+            policies: Policies {
+                hasty: self.hasty.into(),
+                require_reason: self.require_reason.into(),
+            },
+            exempt_users: named(&self.exempt_users),
+            companion_users: named(&self.companion_users),
+            record_user: match self.record_user {
+                RecordUserArg::Full => RecordUser::Full,
+                RecordUserArg::Hash => RecordUser::Hash,
+                RecordUserArg::Off => RecordUser::Off,
+            },
+            flip_failure_policy: match self.flip_failure_policy {
+                FailurePolicyArg::Fail => FailurePolicy::Fail,
+                FailurePolicyArg::Ignore => FailurePolicy::Ignore,
+            },
+        })
+    }
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(policy: PolicyArg) -> Self {
+        match policy {
+            PolicyArg::Off => Self::Off,
+            PolicyArg::Warn => Self::Warn,
+            PolicyArg::Deny => Self::Deny,
+        }
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}")),
+    }
+}

@@ -1,0 +1,197 @@
+//! `pausegen serve`: the webhook and the companion, together or each alone.
+
+mod args;
+mod error;
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+    time,
+};
+use tokio_util::sync::CancellationToken;
+
+pub use args::Args;
+pub use error::ServeError;
+
+use args::AdmissionArgs;
+
+use crate::{
+    admission::{
+        self, Settings,
+        metrics::Metrics,
+        ops::{self, Ops},
+        server::{self, Drain},
+    },
+    companion,
+    rules::Rules,
+    tls,
+};
+
+/// How long calls that have begun may take to end: as long as the API server may wait for one.
+const DRAIN: Drain = Drain {
+    limit: Duration::from_secs(30),
+};
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// A setting that cannot be used, or a part that ended unasked.
+pub async fn run(args: Args) -> super::Result {
+    serve(args).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+type Tasks = JoinSet<Result<&'static str, ServeError>>;
+
+async fn serve(args: Args) -> Result<(), ServeError> {
+    let Args {
+        rules,
+        no_admission,
+        no_companion,
+        admission,
+        limits: _,
+        companion,
+        process,
+        client,
+    } = args;
+    if no_admission && no_companion {
+        return Err(ServeError::Nothing);
+    }
+    let shutdown_delay = process.shutdown_delay()?;
+    let mut signals = Signals::new()?;
+    let rules = Arc::new(match rules {
+        Some(path) => Rules::load(&path)?,
+        None => Rules::capi()?,
+    });
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let companion_metrics = (!no_companion).then(|| companion::Metrics::register(&mut registry));
+    let ops = Ops::new(registry);
+    // `stopping`: whoever can stop at once should. `draining`: nobody sends calls here any more.
+    let (stopping, draining) = (CancellationToken::new(), CancellationToken::new());
+    let mut tasks = Tasks::new();
+
+    if !no_admission {
+        let state = |settings| admission::State {
+            rules: Arc::clone(&rules),
+            settings: Arc::new(settings),
+            clock: Arc::new(Timestamp::now),
+            metrics,
+            ops: ops.clone(),
+        };
+        start_admission(&mut tasks, admission, state, &stopping, &draining).await?;
+    }
+    if let Some(address) = process.metrics_bind {
+        let listener = listen("--metrics-bind", address)?;
+        let served = server::serve_plain(
+            listener,
+            ops::router(ops.clone()),
+            DRAIN,
+            draining.clone().cancelled_owned(),
+        );
+        tasks.spawn(async move { ended("metrics", served.await) });
+    }
+    if let Some(companion_metrics) = companion_metrics {
+        let client = client.client().await.map_err(|source| ServeError::Client {
+            what: "the companion",
+            source,
+        })?;
+        let stopping = stopping.clone();
+        let settings = companion.settings(&process);
+        tasks.spawn(async move {
+            companion::run(client, rules, settings, companion_metrics, stopping).await;
+            Ok("companion")
+        });
+    }
+
+    let unasked = tokio::select! {
+        () = signals.wait() => None,
+        ended = tasks.join_next() => ended,
+    };
+    ops.stop();
+    stopping.cancel();
+    if unasked.is_none() && !no_admission {
+        tracing::info!(delay = ?shutdown_delay, "stopping: not ready any more, still serving");
+        time::sleep(shutdown_delay).await;
+    }
+    draining.cancel();
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    match unasked {
+        None => Ok(()),
+        Some(ended) => Err(ServeError::Ended { what: ended?? }),
+    }
+}
+
+async fn start_admission(
+    tasks: &mut Tasks,
+    args: AdmissionArgs,
+    state: impl FnOnce(Settings) -> admission::State,
+    stopping: &CancellationToken,
+    draining: &CancellationToken,
+) -> Result<(), ServeError> {
+    let bind = args.bind;
+    let (files, settings) = (args.files()?, args.settings()?);
+    let certificate = files.load().await?;
+    let listener = listen("--bind", bind)?;
+    tracing::info!(address = %listener.local_addr().unwrap_or(bind), "serving admission");
+    let router = admission::router(state(settings));
+    let (stopping, draining) = (stopping.clone(), draining.clone());
+    let served = certificate.clone();
+    tasks.spawn(async move {
+        let result = server::serve_tls(listener, &served, router, DRAIN, draining.cancelled_owned()).await;
+        ended("admission", result)
+    });
+    tasks.spawn(async move {
+        tls::watch_files(certificate, files, tls::RELOAD_EVERY, stopping.cancelled_owned()).await;
+        Ok("the watch of the certificate")
+    });
+    Ok(())
+}
+
+fn ended(what: &'static str, result: io::Result<()>) -> Result<&'static str, ServeError> {
+    result
+        .map(|()| what)
+        .map_err(|source| ServeError::Serve { what, source })
+}
+
+fn listen(setting: &'static str, address: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).map_err(|source| ServeError::Listen {
+        setting,
+        address,
+        source,
+    })
+}
+
+/// The signals that ask a process to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, ServeError> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(ServeError::Signal)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(ServeError::Signal)?,
+        })
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
