@@ -9,6 +9,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match commands::run(cli) {
         Ok(code) => code,
+        // Whoever read our output has seen enough, as with `pausegen manifests | head`.
+        Err(error) if commands::is_broken_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             commands::print_error(error.as_ref());
             ExitCode::FAILURE

@@ -134,12 +134,23 @@ fn init_logging(filter: &str, format: LogFormat) -> std::result::Result<(), Box<
     Ok(())
 }
 
-/// Writes an error and what caused it to stderr, one line each.
+/// Whether an error says that nobody reads our output any more.
+#[must_use]
+pub fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Writes an error and what caused it to stderr, one line each. A cause that has been said already is not said again.
 pub fn print_error(error: &(dyn Error + 'static)) {
     let mut text = format!("error: {error}\n");
     let mut source = error.source();
     while let Some(cause) = source {
-        text.push_str(&format!("  because: {cause}\n"));
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(&format!("  because: {said}\n"));
+        }
         source = cause.source();
     }
     // Where stderr is gone there is nobody to tell.

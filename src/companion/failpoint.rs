@@ -4,7 +4,7 @@
 //! debug assertions have none of this.
 
 /// All of them, in the order in which one flip can reach them.
-pub const ALL: [&str; 14] = [
+pub const ALL: [&str; 16] = [
     "companion.before-look",
     "companion.after-look",
     "companion.before-unknown",
@@ -19,6 +19,8 @@ pub const ALL: [&str; 14] = [
     "companion.after-echoed-event",
     "companion.before-pending",
     "companion.after-pending",
+    "companion.before-touch",
+    "companion.after-touch",
 ];
 
 /// A point is reached.

@@ -19,7 +19,7 @@ use kube::Api;
 use super::{World, kinds::Kind, lock};
 use crate::{
     protocol::{Moment, evidence::Guard},
-    rules::manifests::FLIP,
+    rules::manifests::{FLIP, KEYS},
 };
 
 /// What is known of the configuration, and of the namespaces that it selects by their labels.
@@ -106,6 +106,14 @@ impl Guards {
                 && covers(webhook, kind)
         })?;
         Some((known, webhook))
+    }
+
+    /// Whether there is a webhook that is called when our keys change, under whatever policy.
+    pub(super) fn calls_for_keys(&self, kind: &Kind) -> bool {
+        self.configuration.as_ref().is_some_and(|known| {
+            let mut webhooks = known.webhooks.iter();
+            webhooks.any(|webhook| webhook.name == KEYS && covers(webhook, kind))
+        })
     }
 
     /// The configuration, if it stands for this kind in this namespace.

@@ -15,6 +15,8 @@ pub struct Metrics {
     pub(super) conditions: Counter,
     /// Stale words taken back.
     pub(super) pendings: Counter,
+    /// Irregular keys that were stamped anew.
+    pub(super) repairs: Counter,
     /// Writes and reads that the API server refused.
     pub(super) errors: Counter,
 }
@@ -30,6 +32,7 @@ impl Metrics {
             echoes,
             conditions,
             pendings,
+            repairs,
             errors,
         } = metrics.clone();
         registry.register("pausegen_companion_flips_seen", "Flips that were seen pending", flips);
@@ -37,6 +40,11 @@ impl Metrics {
         registry.register("pausegen_companion_echoes", "Acknowledgements written", echoes);
         registry.register("pausegen_companion_conditions", "Conditions written", conditions);
         registry.register("pausegen_companion_pendings", "Stale words taken back", pendings);
+        registry.register(
+            "pausegen_companion_repairs",
+            "Irregular keys that were stamped anew",
+            repairs,
+        );
         registry.register(
             "pausegen_companion_errors",
             "Requests of the companion that failed",

@@ -11,7 +11,10 @@ use super::{World, cache::Key, failpoint, item::Item, kinds::Kind, look};
 use crate::protocol::{
     condition::{self, Projection},
     intent::State,
-    keys::{ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing},
+    keys::{
+        ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing,
+        TOUCH,
+    },
     object::ObjectView,
 };
 
@@ -91,7 +94,7 @@ pub(super) async fn echo(
         operations.push(json!({"op": "add", "path": annotation(key), "value": value}));
     }
     failpoint::reach("companion.before-echo");
-    let stored = patch(world, key, kind, operations).await?;
+    let stored = patch(world, key, kind, operations, false).await?;
     failpoint::reach("companion.after-echo");
     let is_there = stored.metadata.annotation(ACKNOWLEDGEMENT) == Some(&text)
         && stored.metadata.annotation(ACKNOWLEDGED) == Some(state.as_str())
@@ -115,7 +118,7 @@ pub(super) async fn pending(
     operations.push(json!({"op": "test", "path": annotation(ACKNOWLEDGED), "value": word}));
     operations.push(json!({"op": "add", "path": annotation(ACKNOWLEDGED), "value": PENDING}));
     failpoint::reach("companion.before-pending");
-    let stored = patch(world, key, kind, operations).await?;
+    let stored = patch(world, key, kind, operations, false).await?;
     failpoint::reach("companion.after-pending");
     if stored.metadata.annotation(ACKNOWLEDGED) != Some(PENDING) {
         return Err(WriteError::PutBack);
@@ -124,10 +127,33 @@ pub(super) async fn pending(
     Ok(stored)
 }
 
-async fn patch(world: &World, key: &Key, kind: &Kind, operations: Vec<Value>) -> Result<ObjectView, WriteError> {
+/// Asks the webhook to stamp again, and returns what is stored, or in a dry run would be.
+pub(super) async fn touch(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    object: &ObjectView,
+    dry_run: bool,
+) -> Result<ObjectView, WriteError> {
+    let mut operations = tests(object);
+    operations.push(json!({"op": "add", "path": annotation(TOUCH), "value": ""}));
+    patch(world, key, kind, operations, dry_run).await
+}
+
+async fn patch(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    operations: Vec<Value>,
+    dry_run: bool,
+) -> Result<ObjectView, WriteError> {
     let api = look::api(world, kind, &key.namespace);
+    let parameters = PatchParams {
+        dry_run,
+        ..parameters()
+    };
     let stored = api
-        .patch(&key.name, &parameters(), &build(operations)?)
+        .patch(&key.name, &parameters, &build(operations)?)
         .await
         .map_err(WriteError::of)?;
     Ok(look::typed(kind, stored.view))

@@ -44,15 +44,14 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Whether a stored condition says this already. The message of a pending one is not compared: it is written when
-    /// the reason changes, progress is not followed.
+    /// Whether a stored condition says this already.
     #[must_use]
     pub fn is_in(&self, condition: &Condition) -> bool {
         condition.status == self.status
             && condition.reason == self.reason
-            && (self.status == "Unknown"
-                || (condition.observed_generation == Some(self.observed_generation)
-                    && condition.message == self.message))
+            && condition.message == self.message
+            // Nobody waits for an `Unknown`: a spec edit need not write it again.
+            && (self.status == "Unknown" || condition.observed_generation == Some(self.observed_generation))
     }
 }
 
@@ -129,7 +128,7 @@ pub fn pending(object: &ObjectView, generation: u64, waiting: &Waiting) -> Proje
         let what = match laggard.lag {
             Lag::Missing => "says nothing",
             Lag::Disagrees => "has not answered",
-            Lag::Settling => "waits for the staleness bound",
+            Lag::Settling => "agrees, and counts once its manager has been alive for the staleness bound",
         };
         let who = format!("{} {} ({what})", laggard.kind, laggard.attestor);
         let name = if laggard.namespace.is_empty() {

@@ -264,3 +264,18 @@ rules:
     ));
     assert_eq!(comparison.missing.len(), 1);
 }
+
+/// `pausegen rules print | head` is no error.
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = std::process::Command::new(support::EXE)
+        .args(["rules", "print"])
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}

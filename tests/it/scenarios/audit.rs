@@ -66,9 +66,11 @@ pub(super) fn requests(sandbox: &Sandbox) -> Vec<Request> {
     events.filter_map(|event| Request::of(&event)).collect()
 }
 
-/// Every write of ours so far: to objects, and Events.
+/// Every write of ours so far: to objects, and Events. What the API server refused, since somebody else wrote at the same
+/// time, wrote nothing.
 pub(super) fn writes(sandbox: &Sandbox) -> (Vec<Request>, Vec<Request>) {
-    let all = requests(sandbox).into_iter().filter(Request::is_write);
+    let all = requests(sandbox).into_iter();
+    let all = all.filter(|request| request.is_write() && !matches!(request.code, 409 | 422));
     all.partition(|request| !request.is_event())
 }
 

@@ -193,15 +193,21 @@ impl Rig {
     /// Flips, whatever generation that makes.
     pub(super) async fn flip_unchecked(&self, target: &Target, change: Change) -> Flip {
         let written = self.unseen(target, change).await;
-        let stamp: Stamp = serde_json::from_str(annotation(&written, keys::STAMP).expect("a stamp")).unwrap();
         assert_eq!(
             annotation(&written, keys::ACKNOWLEDGED),
             Some(keys::PENDING),
             "{target:?} {change:?}"
         );
-        assert_eq!(generation(&written), stamp.generation, "{target:?} {change:?}");
-        assert_eq!(stamp.by, "admin");
-        let (field, annotated) = inputs(&written);
+        let flip = self.flip_of(target, change, &written);
+        assert_eq!(flip.stamp.by, "admin");
+        flip
+    }
+
+    /// The flip that an object's stamp is of.
+    pub(super) fn flip_of(&self, target: &Target, change: Change, object: &DynamicObject) -> Flip {
+        let stamp: Stamp = serde_json::from_str(annotation(object, keys::STAMP).expect("a stamp")).unwrap();
+        assert_eq!(generation(object), stamp.generation, "{target:?} {change:?}");
+        let (field, annotated) = inputs(object);
         let word = match (target.kind, field, annotated) {
             (_, false, false) => "running",
             ("Cluster", false, true) => "paused-self",

@@ -2,19 +2,21 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+mod baselines;
+mod projection;
+mod repair;
+
 use super::{
     World,
     cache::{Entry, Key, is_older},
-    event, failpoint, guard,
+    event, failpoint,
     kinds::Kind,
     liar, lock,
     look::{self, LookError},
-    views,
-    write::{self, Projected, WriteError},
+    write::{self, WriteError},
 };
 use crate::protocol::{
-    GroupKind, Moment,
-    condition::{self, Projection},
+    GroupKind, Moment, condition,
     evidence::{Echo, Ground, Tracker, Verdict, Waiting},
     intent::{Intent, State as Acknowledged},
     keys::{Acknowledgement, Evidence, Record, Standing},
@@ -48,8 +50,9 @@ pub(super) struct State {
     raise: Option<(i64, Moment)>,
     /// When consistent reads for baselines were last asked for.
     views_asked: Option<Moment>,
-    /// What was last found irregular.
+    /// What was last found irregular, and how many writes in a row were made about it.
     irregular: Option<String>,
+    repairs: u32,
 }
 
 /// A flip that is not acknowledged.
@@ -133,33 +136,21 @@ impl Subject<'_> {
         } else {
             Vec::new()
         };
-        let intent = Intent::of(rule, object);
+        if let Some(what) = repair::irregularity(rule, object) {
+            return self.irregular(state, &what).await;
+        }
+        state.irregular = None;
         match Standing::of(&rule.group_kind, object) {
-            Standing::Bare => {
+            Standing::Own(record) if !record.is_acknowledged(rule) => self.pending(state, &record, around).await,
+            standing => {
+                state.repairs = 0;
                 self.calm(state);
-                Ok(self.baselines(state, &around).await)
-            }
-            Standing::Own(record) if record.stamp.after != intent => self.irregular(state, &record, &intent).await,
-            Standing::Own(record) if record.is_acknowledged(rule) => {
-                self.calm(state);
-                let condition = self.project(state, &record).await?;
+                let condition = match standing.record() {
+                    Some(record) => self.project(state, record).await?,
+                    None => None,
+                };
                 let baselines = self.baselines(state, &around).await;
                 Ok(condition.into_iter().chain(baselines).min())
-            }
-            // A word that no echo of this flip has written: forged, or copied, while a webhook was away.
-            Standing::Own(record) if record.acknowledged.is_some() => self.irregular(state, &record, &intent).await,
-            Standing::Own(record) => self.pending(state, &record, around).await,
-            standing @ (Standing::Foreign | Standing::Broken) => {
-                self.calm(state);
-                self.log_irregular(
-                    state,
-                    if standing == Standing::Foreign {
-                        "the stamp is of another object: not believed, and left alone"
-                    } else {
-                        "the keys make no record: not believed, and left alone"
-                    },
-                );
-                Ok(None)
             }
         }
     }
@@ -395,261 +386,6 @@ impl Subject<'_> {
             failpoint::reach("companion.after-waiting-event");
         }
         Ok(next)
-    }
-
-    async fn write_unknown(&self, state: &mut State, generation: u64, waiting: &Waiting) -> Result<(), Trouble> {
-        let begins = format!("pause generation {generation} ");
-        let is_there = |object: &ObjectView, want: &Projection| {
-            condition::stored(object).is_some_and(|found| want.is_in(found) && found.message.starts_with(&begins))
-        };
-        let want = condition::pending(&self.flipped.object, generation, waiting);
-        if is_there(&self.flipped.object, &want) {
-            return Ok(());
-        }
-        let rule = &self.kind.rule;
-        let projected = write::condition(self.world, self.key, &self.kind, |object| {
-            let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
-                return None;
-            };
-            let stands = record.stamp.generation == generation && !record.is_acknowledged(rule);
-            let want = condition::pending(object, generation, waiting);
-            (stands && !is_there(object, &want)).then_some(want)
-        })
-        .await?;
-        self.note_projected(state, projected, generation);
-        Ok(())
-    }
-
-    fn note_projected(&self, state: &mut State, projected: Projected, generation: u64) -> Arc<ObjectView> {
-        let object = match projected {
-            Projected::Unchanged(object) => Arc::new(object),
-            Projected::Written(object) => {
-                if let Some(condition) = condition::stored(&object) {
-                    tracing::info!(
-                        object = %self.key,
-                        generation,
-                        status = condition.status,
-                        reason = condition.reason,
-                        observed_generation = condition.observed_generation,
-                        "condition written"
-                    );
-                }
-                state.condition_writes = match state.condition_writes {
-                    (of, times) if of == generation => (of, times.saturating_add(1)),
-                    _ => (generation, 1),
-                };
-                Arc::new(object)
-            }
-        };
-        state.latest = Some(Arc::clone(&object));
-        object
-    }
-
-    /// Keeps the condition of an acknowledged object in step with its annotations.
-    async fn project(&self, state: &mut State, record: &Record) -> Result<Option<Duration>, Trouble> {
-        if !self.kind.takes_condition {
-            return Ok(None);
-        }
-        let (rule, object) = (&self.flipped.rule, &self.flipped.object);
-        let Some(want) = condition::acknowledged(rule, object, false) else {
-            return Ok(None);
-        };
-        let now = self.world.clock.now();
-        let present = object.metadata.generation.unwrap_or_default();
-        let is_there = condition::stored(object).is_some_and(|found| want.is_in(found));
-        if is_there && want.observed_generation >= present {
-            state.raise = None;
-            // The watches say nothing of what came first: the object as it is shown may be older than the webhook
-            // configuration as it is shown, and a pair of flips between the two. Reading in order tells.
-            let guard = lock(&self.world.guards).standing(&self.kind, &self.key.namespace);
-            if guard.is_some() && !state.tracker.may_raise(guard.as_ref()) {
-                self.write_condition(state, record.stamp.generation, None).await?;
-            }
-            return Ok(None);
-        }
-        if is_there {
-            // A spec edit has left it behind. A False stays there, and so does a True that may be about another flip.
-            let guard = lock(&self.world.guards).standing(&self.kind, &self.key.namespace);
-            if want.status != "True" || !state.tracker.may_raise(guard.as_ref()) {
-                return Ok(None);
-            }
-            let since = match state.raise {
-                Some((generation, since)) if generation == present => since,
-                _ => now,
-            };
-            state.raise = Some((present, since));
-            let due = since.plus(self.world.settings.raise_after);
-            if now < due {
-                return Ok(Some(due.since(now)));
-            }
-            self.write_condition(state, record.stamp.generation, Some(present))
-                .await?;
-            return Ok(None);
-        }
-        // Somebody else writes it too, or the API server gives it back changed: slow down.
-        let (generation, times) = state.condition_writes;
-        if generation == record.stamp.generation && times >= FREE_WRITES {
-            tracing::warn!(object = %self.key, times, "the condition is written again and again: who else writes it?");
-            state.condition_writes = (generation, times.saturating_add(1));
-            state.not_before = now.plus(backoff(times));
-        }
-        self.write_condition(state, record.stamp.generation, None).await?;
-        Ok(None)
-    }
-
-    /// Writes the condition of the acknowledged flip of this generation, from a fresh read. `raise` is the
-    /// `metadata.generation` to which a `True` may be raised: one that was seen before the webhook configuration is read
-    /// here, since a pair of flips between that read and the object's would go by unseen.
-    async fn write_condition(&self, state: &mut State, generation: u64, raise: Option<i64>) -> Result<(), Trouble> {
-        let guard = guard::read(self.world, &self.kind, &self.key.namespace)
-            .await
-            .map_err(|error| WriteError::Refused(Box::new(error)))?;
-        let may_raise = state.tracker.may_raise(guard.as_ref());
-        let rule = &self.kind.rule;
-        let projected = write::condition(self.world, self.key, &self.kind, |object| {
-            let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
-                return None;
-            };
-            if record.stamp.generation != generation {
-                return None;
-            }
-            let seen = raise.is_some() && raise == object.metadata.generation;
-            condition::acknowledged(rule, object, may_raise && seen)
-        })
-        .await?;
-        let object = self.note_projected(state, projected, generation);
-        let agrees = condition::acknowledged(rule, &object, false).is_some_and(|want| {
-            condition::stored(&object).is_some_and(|found| want.is_in(found))
-                && Some(want.observed_generation) >= object.metadata.generation
-        });
-        if agrees {
-            state.tracker.anchored(guard.as_ref());
-        }
-        Ok(())
-    }
-
-    /// The inputs are not those of the stamp: a flip went by unseen. No wait may succeed on a word that is stale.
-    async fn irregular(
-        &self,
-        state: &mut State,
-        record: &Record,
-        intent: &Intent,
-    ) -> Result<Option<Duration>, Trouble> {
-        let what = if record.stamp.after == *intent {
-            "it is said to be acknowledged, and no echo of this flip has said so".to_owned()
-        } else {
-            format!(
-                "paused by {intent}, and the stamp says {}: a flip passed unseen",
-                record.stamp.after
-            )
-        };
-        self.log_irregular(state, &what);
-        lock(&self.world.on_time).remove(self.key);
-        state.pending = None;
-        let generation = record.stamp.generation;
-        if record.acknowledged.is_some() {
-            let stored = write::pending(self.world, self.key, &self.kind, &self.flipped.object).await?;
-            tracing::info!(object = %self.key, generation, "the acknowledgement is taken back");
-            state.latest = Some(Arc::new(stored));
-            return Ok(Some(Duration::ZERO));
-        }
-        let stale = condition::stored(&self.flipped.object).is_some_and(|found| found.status != "Unknown");
-        if stale && self.kind.takes_condition {
-            let rule = &self.kind.rule;
-            let projected = write::condition(self.world, self.key, &self.kind, |object| {
-                let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
-                    return None;
-                };
-                let is_so = record.stamp.generation == generation && record.stamp.after != Intent::of(rule, object);
-                is_so.then(|| Projection {
-                    status: "Unknown",
-                    reason: condition::AWAITING_CONTROLLERS,
-                    message: format!(
-                        "what pauses the object is not what pause generation {generation} says: a flip passed while no \
-                         webhook was called. It is stamped when the webhook is there again and the object is written"
-                    ),
-                    observed_generation: object.metadata.generation.unwrap_or_default(),
-                })
-            })
-            .await?;
-            self.note_projected(state, projected, generation);
-        }
-        Ok(None)
-    }
-
-    fn log_irregular(&self, state: &mut State, what: &str) {
-        let found = format!("{}: {what}", self.flipped.object.metadata.uid);
-        if state.irregular.as_ref() != Some(&found) {
-            tracing::warn!(object = %self.key, what, "irregular");
-            state.irregular = Some(found);
-        }
-    }
-
-    /// Takes baselines where they are missing, or asks for the reads that they need.
-    async fn baselines(&self, state: &mut State, around: &[Entry]) -> Option<Duration> {
-        let misses = lock(&self.world.guards).misses_namespace(&self.kind, &self.key.namespace);
-        if misses && let Err(error) = guard::read(self.world, &self.kind, &self.key.namespace).await {
-            tracing::warn!(namespace = self.key.namespace, %error, "cannot be read");
-            return Some(views::RETRY);
-        }
-        let guard = lock(&self.world.guards).standing(&self.kind, &self.key.namespace);
-        let leases = lock(&self.world.leases).clone();
-        let now = self.world.clock.now();
-        let ground = Ground {
-            now,
-            start: self.world.start,
-            guard: guard.as_ref(),
-            leases: &leases,
-        };
-        let all: Vec<Ruled> = around.iter().map(|entry| entry.ruled.clone()).collect();
-        let members = if self.flipped.rule.has_heirs() {
-            scope::members(&self.flipped.object, &self.flipped.rule, &all, &|_| true).members
-        } else {
-            Vec::new()
-        };
-        let lacking = state.tracker.lacking(&ground, &self.flipped, &members);
-        let soonest = Duration::from_secs(1);
-        let mut next = lacking.next.map(|at| at.since(now).max(soonest));
-        let mut to_read = Vec::new();
-        if !lacking.ready.is_empty() {
-            let own = lock(&self.world.cache).get(self.key).cloned();
-            for entry in own.iter().chain(around) {
-                let Some(due) = lacking.ready.get(&entry.ruled.object.metadata.uid) else {
-                    continue;
-                };
-                match entry.view {
-                    Some(view) if view >= *due => {
-                        state.tracker.take_baseline(&ground, view, &self.flipped, &entry.ruled);
-                    }
-                    _ => to_read.push(Key::of(&entry.ruled.rule.group_kind, &entry.ruled.object)),
-                }
-            }
-        }
-        if !to_read.is_empty() {
-            let may_ask = state
-                .views_asked
-                .map(|asked| asked.plus(views::RETRY))
-                .filter(|due| now < *due);
-            match may_ask {
-                Some(due) => next = next.into_iter().chain([due.since(now)]).min(),
-                None => {
-                    state.views_asked = Some(now);
-                    tracing::debug!(object = %self.key, objects = to_read.len(), "reading for baselines");
-                    for key in to_read {
-                        self.world.views.ask(key, self.key);
-                    }
-                    next = next.into_iter().chain([views::RETRY]).min();
-                }
-            }
-        }
-        // As long as some are missing, changes of members matter.
-        if next.is_some() {
-            lock(&self.world.interested).insert(self.key.clone());
-        } else {
-            lock(&self.world.interested).remove(self.key);
-        }
-        tracing::trace!(object = %self.key, baselines = state.tracker.baselines(), ?next, "baselines");
-        next
     }
 
     /// Says what went wrong, and when to try again.
