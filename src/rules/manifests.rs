@@ -1,23 +1,23 @@
-//! The webhook configurations and the RBAC that exactly these rules need.
+//! The webhook configurations that exactly these rules need.
 //!
 //! Fields that the API server would default are written out, so that what it stores is what was applied.
 
-use std::collections::BTreeSet;
-
 use k8s_openapi::{
     ByteString,
-    api::{
-        admissionregistration::v1::{
-            MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
-            ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
-        },
-        rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+    api::admissionregistration::v1::{
+        MatchCondition, MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations, ServiceReference,
+        ValidatingWebhook, ValidatingWebhookConfiguration, WebhookClientConfig,
     },
     apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
 use serde::Serialize;
 
-use super::{Rules, cel};
+use super::{
+    Rules, cel,
+    rbac::{self, Reach},
+};
+
+pub use super::rbac::{Access, CLUSTER_ROLE, cluster_role, cluster_role_binding, service_account, user};
 
 /// The name of both webhook configurations. Webhooks are called in the order of these names: ours has to come late,
 /// because another one that changes an input after ours leaves a wrong stamp.
@@ -28,8 +28,6 @@ pub const FLIP: &str = "flip.pausegen.io";
 pub const KEYS: &str = "keys.pausegen.io";
 /// The webhook that checks the final object of a flip.
 pub const VALIDATE: &str = "validate.pausegen.io";
-/// The name of the ClusterRole.
-pub const CLUSTER_ROLE: &str = "pausegen";
 /// The namespace of the product, unless it is told another one.
 pub const NAMESPACE: &str = "pausegen-system";
 /// The Lease that says which process acts.
@@ -152,9 +150,8 @@ impl Target {
 /// The two webhook configurations.
 #[must_use]
 pub fn webhooks(rules: &Rules, target: &Target) -> (MutatingWebhookConfiguration, ValidatingWebhookConfiguration) {
-    let flips = cel::flips(rules);
-    let flip = || conditions(rules, &[("flips", flips.clone())]);
-    let keys = conditions(rules, &[("keys", cel::keys()), ("no-flip", format!("!({flips})"))]);
+    let flip = || flip_conditions(rules);
+    let keys = keys_conditions(rules);
     let metadata = || ObjectMeta {
         name: Some(CONFIGURATION.to_owned()),
         labels: Some([("app.kubernetes.io/name".to_owned(), "pausegen".to_owned())].into()),
@@ -186,6 +183,17 @@ pub fn webhooks(rules: &Rules, target: &Target) -> (MutatingWebhookConfiguration
     (mutating, validating)
 }
 
+/// When the webhooks for flips are called.
+pub(super) fn flip_conditions(rules: &Rules) -> Vec<MatchCondition> {
+    conditions(rules, &[("flips", cel::flips(rules))])
+}
+
+/// When the keys webhook is called.
+pub(super) fn keys_conditions(rules: &Rules) -> Vec<MatchCondition> {
+    let no_flip = format!("!({})", cel::flips(rules));
+    conditions(rules, &[("keys", cel::keys()), ("no-flip", no_flip)])
+}
+
 fn conditions(rules: &Rules, own: &[(&str, String)]) -> Vec<MatchCondition> {
     let ruled = cel::ruled(rules).map(|expression| ("ruled", expression));
     ruled
@@ -198,53 +206,8 @@ fn conditions(rules: &Rules, own: &[(&str, String)]) -> Vec<MatchCondition> {
         .collect()
 }
 
-/// Resources by group, in the order of the rules. A group with a pattern is taken as a whole.
-fn by_group(rules: &Rules, with_inputs_only: bool) -> Vec<(String, Resources)> {
-    let mut groups: Vec<(String, Resources)> = Vec::new();
-    for (selector, inputs) in rules.inputs() {
-        if with_inputs_only && inputs.is_empty() {
-            continue;
-        }
-        let at = groups
-            .iter()
-            .position(|(group, _)| *group == selector.group)
-            .unwrap_or_else(|| {
-                groups.push((selector.group.clone(), Resources::default()));
-                groups.len() - 1
-            });
-        let Some((_, resources)) = groups.get_mut(at) else {
-            continue;
-        };
-        resources.all |= selector.is_pattern();
-        resources.named.extend(selector.names().map(|kind| rules.plural(&kind)));
-    }
-    groups
-}
-
-#[derive(Debug, Default)]
-struct Resources {
-    named: Vec<String>,
-    all: bool,
-}
-
-impl Resources {
-    /// The resources that a role names, each once.
-    fn list(&self, group: &str, access: &Access) -> Vec<String> {
-        if self.all && access.discover_providers {
-            return vec!["*".to_owned()];
-        }
-        let installed = access.installed.iter().filter(|(of, _)| self.all && of == group);
-        let mut seen = BTreeSet::new();
-        self.named
-            .iter()
-            .chain(installed.map(|(_, resource)| resource))
-            .filter(|resource| seen.insert(resource.as_str()))
-            .cloned()
-            .collect()
-    }
-}
-
-fn operations(rules: &Rules) -> Vec<RuleWithOperations> {
+/// What the webhooks are called for: kinds with an input of their own. A group with a pattern is taken as a whole.
+pub(super) fn operations(rules: &Rules) -> Vec<RuleWithOperations> {
     let rule = |groups: Vec<String>, resources: Vec<String>| RuleWithOperations {
         api_groups: Some(groups),
         api_versions: Some(vec!["*".to_owned()]),
@@ -252,72 +215,19 @@ fn operations(rules: &Rules) -> Vec<RuleWithOperations> {
         resources: Some(resources),
         scope: Some("*".to_owned()),
     };
-    let (whole, named): (Vec<_>, Vec<_>) = by_group(rules, true)
+    let (whole, named): (Vec<_>, Vec<_>) = rbac::groups(rules)
         .into_iter()
-        .partition(|(_, resources)| resources.all);
+        .partition(|group| group.pattern == Some(Reach::Write));
     let mut operations: Vec<RuleWithOperations> = named
         .into_iter()
-        .map(|(group, resources)| rule(vec![group], resources.named))
+        .filter(|group| !group.write.is_empty())
+        .map(|group| rule(vec![group.group], group.write))
         .collect();
     if !whole.is_empty() {
-        let groups = whole.into_iter().map(|(group, _)| group).collect();
+        let groups = whole.into_iter().map(|group| group.group).collect();
         operations.push(rule(groups, vec!["*".to_owned()]));
     }
     operations
-}
-
-/// Which of the kinds that a pattern stands for a ClusterRole lets in.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Access {
-    /// Every resource of a group that has a pattern, also those of providers that are installed later.
-    pub discover_providers: bool,
-    /// Resources that are installed, as group and resource name, where not everything is let in.
-    pub installed: Vec<(String, String)>,
-}
-
-/// The ClusterRole that `serve` needs for these rules.
-#[must_use]
-pub fn cluster_role(rules: &Rules, access: &Access) -> ClusterRole {
-    let mut policy = Vec::new();
-    let written = by_group(rules, true);
-    for (group, resources) in by_group(rules, false) {
-        let patched = written.iter().find(|(of, _)| *of == group);
-        let patched = patched
-            .map(|(_, resources)| resources.list(&group, access))
-            .unwrap_or_default();
-        let (both, read): (Vec<_>, Vec<_>) = resources
-            .list(&group, access)
-            .into_iter()
-            .partition(|resource| patched.contains(resource));
-        let status = both.iter().map(|name| format!("{name}/status")).collect();
-        policy.extend(allow(&group, both, &["get", "list", "patch", "watch"]));
-        policy.extend(allow(&group, status, &["patch"]));
-        policy.extend(allow(&group, read, &["get", "list", "watch"]));
-    }
-    let one = |name: &str| vec![name.to_owned()];
-    policy.extend(allow("coordination.k8s.io", one("leases"), &["get", "list", "watch"]));
-    policy.extend(allow("events.k8s.io", one("events"), &["create", "patch"]));
-    let configurations = allow(
-        "admissionregistration.k8s.io",
-        one("mutatingwebhookconfigurations"),
-        &["get", "list", "watch"],
-    );
-    policy.extend(configurations.map(|rule| PolicyRule {
-        resource_names: Some(one(CONFIGURATION)),
-        ..rule
-    }));
-    policy.extend(allow(
-        "apiextensions.k8s.io",
-        one("customresourcedefinitions"),
-        &["get", "list", "watch"],
-    ));
-    // Whether the webhooks are called for a namespace is told by its labels.
-    policy.extend(allow("", one("namespaces"), &["get"]));
-    ClusterRole {
-        aggregation_rule: None,
-        metadata: named(CLUSTER_ROLE),
-        rules: Some(policy),
-    }
 }
 
 /// An object as YAML. Texts of several lines stay as they are, long ones are not folded.
@@ -330,59 +240,4 @@ pub fn to_yaml<T: Serialize>(object: &T) -> Result<String, serde_saphyr::Seriali
         object,
         serde_saphyr::ser_options! { prefer_block_scalars: true, min_fold_chars: usize::MAX, folded_wrap_chars: usize::MAX },
     )
-}
-
-/// Binds the ClusterRole to whoever `serve` runs as.
-#[must_use]
-pub fn cluster_role_binding(subject: Subject) -> ClusterRoleBinding {
-    ClusterRoleBinding {
-        metadata: named(CLUSTER_ROLE),
-        role_ref: RoleRef {
-            api_group: "rbac.authorization.k8s.io".to_owned(),
-            kind: "ClusterRole".to_owned(),
-            name: CLUSTER_ROLE.to_owned(),
-        },
-        subjects: Some(vec![subject]),
-    }
-}
-
-/// A ServiceAccount, as the subject of a binding.
-#[must_use]
-pub fn service_account(namespace: &str, name: &str) -> Subject {
-    Subject {
-        api_group: None,
-        kind: "ServiceAccount".to_owned(),
-        name: name.to_owned(),
-        namespace: Some(namespace.to_owned()),
-    }
-}
-
-/// A user, as the subject of a binding.
-#[must_use]
-pub fn user(name: &str) -> Subject {
-    Subject {
-        api_group: Some("rbac.authorization.k8s.io".to_owned()),
-        kind: "User".to_owned(),
-        name: name.to_owned(),
-        namespace: None,
-    }
-}
-
-fn named(name: &str) -> ObjectMeta {
-    ObjectMeta {
-        name: Some(name.to_owned()),
-        labels: Some([("app.kubernetes.io/name".to_owned(), "pausegen".to_owned())].into()),
-        ..ObjectMeta::default()
-    }
-}
-
-/// `None` where there are no resources.
-fn allow(group: &str, resources: Vec<String>, verbs: &[&str]) -> Option<PolicyRule> {
-    (!resources.is_empty()).then(|| PolicyRule {
-        api_groups: Some(vec![group.to_owned()]),
-        non_resource_urls: None,
-        resource_names: None,
-        resources: Some(resources),
-        verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
-    })
 }

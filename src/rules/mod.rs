@@ -4,7 +4,9 @@
 //! - [`error`]: its mistakes, each with line, column and what to do.
 //! - [`select`]: which kinds a rule is for.
 //! - [`cel`]: the conditions under which the API server calls the webhooks.
-//! - [`manifests`]: the webhook configurations and the RBAC that exactly these rules need.
+//! - [`manifests`]: the webhook configurations that exactly these rules need.
+//! - [`rbac`]: the rights that exactly these rules need.
+//! - [`chart`]: what the Helm chart has to know of rules.
 //! - [`server`]: how rules and a cluster fit together.
 //! - [`Rules`]: the file as the rest of the program uses it: a [`KindRule`] for a kind.
 //!
@@ -25,11 +27,13 @@ use crate::protocol::{
 };
 
 pub mod cel;
+pub mod chart;
 mod check;
 mod compile;
 pub mod error;
 pub mod file;
 pub mod manifests;
+pub mod rbac;
 pub mod select;
 pub mod server;
 

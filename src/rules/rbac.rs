@@ -1,0 +1,220 @@
+//! The rights that exactly these rules need.
+
+use k8s_openapi::{
+    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::Serialize;
+
+use super::{Rules, manifests::CONFIGURATION};
+
+/// The name of the ClusterRole.
+pub const CLUSTER_ROLE: &str = "pausegen";
+/// What is done with a kind that has an input of its own.
+const WRITE: [&str; 4] = ["get", "list", "patch", "watch"];
+/// What is done with a kind that only inherits.
+const READ: [&str; 3] = ["get", "list", "watch"];
+
+/// The resources of an API group that the rules are for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// The API group.
+    pub group: String,
+    /// Resources with an input of their own: the acknowledgement is written on them.
+    pub write: Vec<String>,
+    /// Resources that only inherit, or are only asked.
+    pub read: Vec<String>,
+    /// What is done with the other resources of the group, if a rule has a pattern for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<Reach>,
+}
+
+/// What is done with the resources that a pattern stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Reach {
+    /// They are read.
+    Read,
+    /// They are read, and acknowledgements are written on them.
+    Write,
+}
+
+/// The resources of the rules by group, in the order of the rules.
+#[must_use]
+pub fn groups(rules: &Rules) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (selector, inputs) in rules.inputs() {
+        let known = groups.iter().position(|group| group.group == selector.group);
+        let at = known.unwrap_or_else(|| {
+            groups.push(Group {
+                group: selector.group.clone(),
+                write: Vec::new(),
+                read: Vec::new(),
+                pattern: None,
+            });
+            groups.len() - 1
+        });
+        let Some(group) = groups.get_mut(at) else { continue };
+        let (reach, list) = if inputs.is_empty() {
+            (Reach::Read, &mut group.read)
+        } else {
+            (Reach::Write, &mut group.write)
+        };
+        for kind in selector.names() {
+            let resource = rules.plural(&kind);
+            if !list.contains(&resource) {
+                list.push(resource);
+            }
+        }
+        if selector.is_pattern() {
+            group.pattern = group.pattern.max(Some(reach));
+        }
+    }
+    groups
+}
+
+/// Which of the kinds that a pattern stands for a ClusterRole lets in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Every resource of a group that has a pattern, also those of providers that are installed later.
+    pub discover_providers: bool,
+    /// Resources that are installed, as group and resource name, where not everything is let in.
+    pub installed: Vec<(String, String)>,
+}
+
+impl Access {
+    /// Installed resources that no pattern stands for: naming them gives no right.
+    pub fn without_pattern<'a>(&'a self, rules: &Rules) -> impl Iterator<Item = &'a (String, String)> {
+        let groups = groups(rules);
+        self.installed
+            .iter()
+            .filter(move |(of, _)| !groups.iter().any(|group| group.group == *of && group.pattern.is_some()))
+    }
+
+    fn add(&self, group: &Group, reach: Reach, named: &[String]) -> Vec<String> {
+        let mut resources = named.to_vec();
+        if group.pattern != Some(reach) {
+            return resources;
+        }
+        if self.discover_providers {
+            return vec!["*".to_owned()];
+        }
+        for (_, resource) in self.installed.iter().filter(|(of, _)| *of == group.group) {
+            if !resources.contains(resource) {
+                resources.push(resource.clone());
+            }
+        }
+        resources
+    }
+}
+
+/// The rights on the ruled kinds.
+fn on_kinds(rules: &Rules, access: &Access) -> Vec<PolicyRule> {
+    let mut policy = Vec::new();
+    for group in groups(rules) {
+        let write = access.add(&group, Reach::Write, &group.write);
+        let mut read = access.add(&group, Reach::Read, &group.read);
+        read.retain(|resource| !write.contains(resource));
+        if write.iter().any(|resource| resource == "*") {
+            read.clear();
+        }
+        let status = write.iter().map(|name| format!("{name}/status")).collect();
+        policy.extend(allow(&group.group, write, &WRITE));
+        policy.extend(allow(&group.group, status, &["patch"]));
+        policy.extend(allow(&group.group, read, &READ));
+    }
+    policy
+}
+
+/// The rights that do not depend on the rules.
+#[must_use]
+pub fn always() -> Vec<PolicyRule> {
+    let one = |name: &str| vec![name.to_owned()];
+    let mut policy = Vec::new();
+    policy.extend(allow("coordination.k8s.io", one("leases"), &["get", "list", "watch"]));
+    policy.extend(allow("events.k8s.io", one("events"), &["create", "patch"]));
+    let configurations = allow(
+        "admissionregistration.k8s.io",
+        one("mutatingwebhookconfigurations"),
+        &["get", "list", "watch"],
+    );
+    policy.extend(configurations.map(|rule| PolicyRule {
+        resource_names: Some(one(CONFIGURATION)),
+        ..rule
+    }));
+    policy.extend(allow(
+        "apiextensions.k8s.io",
+        one("customresourcedefinitions"),
+        &["get", "list", "watch"],
+    ));
+    // Whether the webhooks are called for a namespace is told by its labels.
+    policy.extend(allow("", one("namespaces"), &["get"]));
+    policy
+}
+
+/// The ClusterRole that `serve` needs for these rules.
+#[must_use]
+pub fn cluster_role(rules: &Rules, access: &Access) -> ClusterRole {
+    let mut policy = on_kinds(rules, access);
+    policy.extend(always());
+    ClusterRole {
+        aggregation_rule: None,
+        metadata: named(CLUSTER_ROLE),
+        rules: Some(policy),
+    }
+}
+
+/// Binds the ClusterRole to whoever `serve` runs as.
+#[must_use]
+pub fn cluster_role_binding(subject: Subject) -> ClusterRoleBinding {
+    ClusterRoleBinding {
+        metadata: named(CLUSTER_ROLE),
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "ClusterRole".to_owned(),
+            name: CLUSTER_ROLE.to_owned(),
+        },
+        subjects: Some(vec![subject]),
+    }
+}
+
+/// A ServiceAccount, as the subject of a binding.
+#[must_use]
+pub fn service_account(namespace: &str, name: &str) -> Subject {
+    Subject {
+        api_group: None,
+        kind: "ServiceAccount".to_owned(),
+        name: name.to_owned(),
+        namespace: Some(namespace.to_owned()),
+    }
+}
+
+/// A user, as the subject of a binding.
+#[must_use]
+pub fn user(name: &str) -> Subject {
+    Subject {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: "User".to_owned(),
+        name: name.to_owned(),
+        namespace: None,
+    }
+}
+
+fn named(name: &str) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name.to_owned()),
+        labels: Some([("app.kubernetes.io/name".to_owned(), "pausegen".to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// `None` where there are no resources.
+fn allow(group: &str, resources: Vec<String>, verbs: &[&str]) -> Option<PolicyRule> {
+    (!resources.is_empty()).then(|| PolicyRule {
+        api_groups: Some(vec![group.to_owned()]),
+        non_resource_urls: None,
+        resource_names: None,
+        resources: Some(resources),
+        verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
+    })
+}
