@@ -25,7 +25,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use jiff::Timestamp;
 use pausegen::{
     admission::{self, Settings, metrics::Metrics, ops::Ops, router},
-    rules::Rules,
+    rules::{Rules, live::Live},
 };
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ fn state() -> admission::State {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     admission::State {
-        rules: Arc::new(Rules::capi().unwrap()),
+        rules: Live::fixed(Arc::new(Rules::capi().unwrap())),
         settings: Arc::new(Settings::default()),
         clock: Arc::new(Timestamp::now),
         metrics,

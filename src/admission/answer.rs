@@ -38,7 +38,7 @@ pub(super) fn answer(state: &State, webhook: Webhook, body: &[u8]) -> Result<(Ou
 
 fn decide(state: &State, webhook: Webhook, request: &Request) -> Result<(Outcome, Response), Unanswered> {
     let uid = request.uid.clone();
-    let rule = state.rules.rule_for(&request.group_kind());
+    let rule = state.rules.get().rule_for(&request.group_kind());
     let (Some(asked), Some(rule)) = (request.write()?, rule) else {
         return Ok((Outcome::Unchanged, Response::allow(uid)));
     };

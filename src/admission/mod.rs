@@ -24,7 +24,7 @@ use std::{fmt, sync::Arc};
 
 use jiff::Timestamp;
 
-use crate::rules::Rules;
+use crate::rules::live::Live;
 
 pub use http::{BODY_LIMIT, router};
 pub use settings::{RecordUser, Settings};
@@ -36,7 +36,7 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 #[derive(Clone)]
 pub struct State {
     /// Which kinds can be paused, and by what.
-    pub rules: Arc<Rules>,
+    pub rules: Live,
     /// What an operator has set.
     pub settings: Arc<Settings>,
     /// The wall clock.

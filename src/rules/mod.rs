@@ -4,6 +4,7 @@
 //! - [`error`]: its mistakes, each with line, column and what to do.
 //! - [`select`]: which kinds a rule is for.
 //! - [`cel`]: the conditions under which the API server calls the webhooks.
+//! - [`live`]: rules that change while the process runs.
 //! - [`manifests`]: the webhook configurations that exactly these rules need.
 //! - [`rbac`]: the rights that exactly these rules need.
 //! - [`chart`]: what the Helm chart has to know of rules.
@@ -32,6 +33,7 @@ mod check;
 mod compile;
 pub mod error;
 pub mod file;
+pub mod live;
 pub mod manifests;
 pub mod rbac;
 pub mod select;

@@ -15,7 +15,7 @@ use tracing::subscriber::NoSubscriber;
 use super::Error;
 use super::authority::{Authority, service_account_keys};
 use super::binaries::{self, Binaries};
-use super::capi::Capi;
+use super::capi::{self, Capi};
 use super::data_dir::DataDir;
 use super::process::{Process, Program, Spawner};
 use super::{kubeconfig, ports, progress, wait};
@@ -40,6 +40,8 @@ pub struct Options {
     pub exe: PathBuf,
     /// With Cluster API's managers.
     pub capi: bool,
+    /// With Cluster API's kinds, without anybody who looks after them.
+    pub capi_kinds: bool,
     /// With an audit log of every request, at level Metadata.
     pub audit: bool,
     /// How long a process may take until it is ready.
@@ -57,6 +59,7 @@ impl Options {
         Self {
             exe: exe.into(),
             capi: false,
+            capi_kinds: false,
             audit: true,
             timeout: Duration::from_secs(120),
             keep_logs: None,
@@ -68,6 +71,13 @@ impl Options {
     #[must_use]
     pub fn with_capi(mut self) -> Self {
         self.capi = true;
+        self
+    }
+
+    /// With Cluster API's kinds alone: whoever started it plays the controllers.
+    #[must_use]
+    pub fn with_capi_kinds(mut self) -> Self {
+        self.capi_kinds = true;
         self
     }
 }
@@ -107,6 +117,7 @@ impl Sandbox {
         let Options {
             exe,
             capi,
+            capi_kinds,
             audit,
             timeout,
             keep_logs,
@@ -114,7 +125,7 @@ impl Sandbox {
         } = options;
         let (spawner, binaries, data) = tokio::task::spawn_blocking(move || {
             let spawner = Spawner::new(&exe)?;
-            let binaries = binaries::find(&spawner, capi)?;
+            let binaries = binaries::find(&spawner, capi || capi_kinds)?;
             Ok::<_, Error>((spawner, binaries, DataDir::create(&exe)?))
         })
         .await
@@ -135,13 +146,13 @@ impl Sandbox {
             data,
         };
         if show_progress && std::io::stderr().is_terminal() {
-            progress::during("starting the sandbox", Self::launch(control_plane)).await
+            progress::during("starting the sandbox", Self::launch(control_plane, capi)).await
         } else {
-            Self::launch(control_plane).await
+            Self::launch(control_plane, capi).await
         }
     }
 
-    async fn launch(mut control_plane: ControlPlane) -> Result<Self, Error> {
+    async fn launch(mut control_plane: ControlPlane, managers: bool) -> Result<Self, Error> {
         control_plane.write_files()?;
         let etcd = control_plane.start_etcd()?;
         let mut attempt = 0;
@@ -165,8 +176,12 @@ impl Sandbox {
             etcd,
             control_plane: Arc::new(control_plane),
         };
-        if let Some(binaries) = capi_binaries {
-            this.capi = Some(Box::pin(Capi::start(Arc::clone(&this.control_plane), binaries)).await?);
+        match capi_binaries {
+            Some(binaries) if managers => {
+                this.capi = Some(Box::pin(Capi::start(Arc::clone(&this.control_plane), binaries)).await?);
+            }
+            Some(binaries) => capi::install_kinds(&this.client().await?, &binaries.manifests).await?,
+            None => {}
         }
         Ok(this)
     }

@@ -25,6 +25,8 @@ pub const NAMESPACE: &str = "pausegen-system";
 pub const USER: &str = "system:serviceaccount:pausegen-system:pausegen";
 /// Its groups.
 const GROUPS: [&str; 2] = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
+/// The name of its rules file.
+const RULES: &str = "rules.yaml";
 /// Who applies the product's manifests.
 const MANAGER: &str = "pausegen-sandbox";
 
@@ -87,6 +89,7 @@ struct Files {
     certificate: PathBuf,
     key: PathBuf,
     rules: Option<PathBuf>,
+    ca: String,
     port: u16,
 }
 
@@ -99,7 +102,7 @@ impl Product {
     pub async fn start(sandbox: &Sandbox, options: ProductOptions) -> Result<Self, Error> {
         let control_plane = sandbox.control_plane();
         let rules = match &options.rules {
-            Some(text) => Rules::parse(text, "rules.yaml"),
+            Some(text) => Rules::parse(text, RULES),
             None => Rules::capi(),
         }
         .map_err(|error| Error::Product {
@@ -116,15 +119,12 @@ impl Product {
             kubeconfig: control_plane.kubeconfig_for(USER, &GROUPS)?,
             certificate: data.write("pausegen.crt", &pair.cert_pem)?,
             key: data.write("pausegen.key", &pair.key_pem)?,
-            rules: options
-                .rules
-                .as_ref()
-                .map(|text| data.write("rules.yaml", text))
-                .transpose()?,
+            rules: options.rules.as_ref().map(|text| data.write(RULES, text)).transpose()?,
+            ca: pair.ca_pem,
             port: ports::free()?,
         };
         let client = sandbox.client().await?;
-        install(&client, &rules, &pair.ca_pem, files.port).await?;
+        install(&client, &rules, &files.ca, files.port).await?;
         let split = options.split;
         let admission = files.serve(&control_plane, &options, true, options.companion && !split)?;
         let mut product = Self {
@@ -172,6 +172,42 @@ impl Product {
         if let Some(companion) = self.companion.take() {
             companion.process.kill();
         }
+    }
+
+    /// Kills the process of the webhook (SIGKILL), and the companion with it where it has no process of its own. What is
+    /// installed on the API server stays.
+    pub fn kill_admission(&self) {
+        self.admission.process.kill();
+    }
+
+    /// Starts the process of the webhook again, at the same address.
+    ///
+    /// # Errors
+    ///
+    /// It does not become ready.
+    pub async fn start_admission(&mut self) -> Result<(), Error> {
+        self.kill_admission();
+        let companion = self.options.companion && !self.options.split;
+        self.admission = self.files.serve(&self.control_plane, &self.options, true, companion)?;
+        self.admission.ready(self.control_plane.timeout).await
+    }
+
+    /// Overwrites the rules file. What runs notices by itself; what is installed on the API server stays.
+    ///
+    /// # Errors
+    ///
+    /// There is no rules file, or it cannot be written.
+    pub fn write_rules(&self, text: &str) -> Result<(), Error> {
+        self.control_plane.data.write(RULES, text).map(drop)
+    }
+
+    /// Installs the product's manifests anew, for these rules: what an administrator does after a change of them.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses them.
+    pub async fn install(&self, client: &Client, rules: &Rules) -> Result<(), Error> {
+        install(client, rules, &self.files.ca, self.files.port).await
     }
 
     /// Kills the webhook and the companion. What is installed on the API server stays.

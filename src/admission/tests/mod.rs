@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use super::{Settings, State, metrics::Metrics, ops::Ops};
-use crate::rules::Rules;
+use crate::rules::{Rules, live::Live};
 
 const PAUSED: &str = "cluster.x-k8s.io/paused";
 
@@ -27,7 +27,7 @@ fn state(settings: Settings) -> State {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     State {
-        rules: Arc::new(Rules::capi().unwrap()),
+        rules: Live::fixed(Arc::new(Rules::capi().unwrap())),
         settings: Arc::new(settings),
         clock: Arc::new(|| "2026-01-01T12:00:00Z".parse().unwrap()),
         metrics,

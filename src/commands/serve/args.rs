@@ -21,7 +21,7 @@ const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/name
 /// The webhook that stamps and the companion that echoes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The rules file; else the built-in rules for Cluster API
+    /// The rules file, taken anew when it changes; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
     pub(super) rules: Option<PathBuf>,
     /// Leave out the webhook

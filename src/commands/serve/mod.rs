@@ -33,7 +33,10 @@ use crate::{
         server::{self, Drain},
     },
     companion,
-    rules::Rules,
+    rules::{
+        Rules,
+        live::{self, Live, Source},
+    },
     tls,
 };
 
@@ -69,11 +72,15 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     }
     let shutdown_delay = process.shutdown_delay()?;
     let mut signals = Signals::new()?;
-    let rules = Arc::new(match rules {
-        Some(path) => Rules::load(&path)?,
-        None => Rules::capi()?,
-    });
+    let (source, rules) = match rules {
+        Some(path) => {
+            let (source, rules) = Source::load(&path)?;
+            (Some(source), rules)
+        }
+        None => (None, Live::fixed(Arc::new(Rules::capi()?))),
+    };
     let mut registry = Registry::default();
+    let rules_metrics = live::Metrics::register(&mut registry);
     let metrics = Metrics::register(&mut registry);
     let companion_metrics = (!no_companion).then(|| companion::Metrics::register(&mut registry));
     let ops = Ops::new(registry);
@@ -83,7 +90,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
 
     if !no_admission {
         let state = |settings| admission::State {
-            rules: Arc::clone(&rules),
+            rules: rules.clone(),
             settings: Arc::new(settings),
             clock: Arc::new(Timestamp::now),
             metrics,
@@ -109,8 +116,20 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         let stopping = stopping.clone();
         let settings = companion.settings(&process);
         tasks.spawn(async move {
-            companion::run(client, rules, settings, companion_metrics, stopping).await;
+            follow_rules(rules, &stopping, |rules, stop| {
+                companion::run(client.clone(), rules, settings.clone(), companion_metrics.clone(), stop)
+            })
+            .await;
             Ok("companion")
+        });
+    }
+    if let Some(source) = source {
+        let stopping = stopping.clone();
+        tasks.spawn(async move {
+            source
+                .follow(live::RELOAD_EVERY, rules_metrics, stopping.cancelled_owned())
+                .await;
+            Ok("the watch of the rules file")
         });
     }
 
@@ -131,6 +150,26 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     match unasked {
         None => Ok(()),
         Some(ended) => Err(ServeError::Ended { what: ended?? }),
+    }
+}
+
+/// Runs a companion, and another one whenever other rules are in force: what one remembers it has learnt under its rules.
+async fn follow_rules<F: Future<Output = ()>>(
+    mut rules: Live,
+    stopping: &CancellationToken,
+    mut run: impl FnMut(Arc<Rules>, CancellationToken) -> F,
+) {
+    loop {
+        let stop = stopping.child_token();
+        let running = run(rules.take(), stop.clone());
+        tokio::pin!(running);
+        tokio::select! {
+            () = &mut running => return,
+            () = rules.changed() => {}
+        }
+        tracing::info!("the companion begins anew with other rules");
+        stop.cancel();
+        running.await;
     }
 }
 

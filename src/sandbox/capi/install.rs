@@ -32,7 +32,7 @@ pub(super) async fn namespace(client: &Client, name: &str) -> Result<(), Error> 
 }
 
 /// Creates the CRDs and waits until the API server serves them.
-pub(super) async fn crds(client: &Client, manifests: &Path) -> Result<(), Error> {
+pub(in crate::sandbox) async fn crds(client: &Client, manifests: &Path) -> Result<(), Error> {
     let folder = manifests.join("crd");
     let read = tokio::task::spawn_blocking(move || read_crds(&folder)).await;
     let crds = read.map_err(|_| Error::Cancelled {

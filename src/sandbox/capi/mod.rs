@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 
 pub use cluster::ClusterShape;
+pub(super) use install::crds as install_kinds;
 pub use manager::{Manager, ManagerKind};
 
 use super::binaries::CapiBinaries;

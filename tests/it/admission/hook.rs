@@ -35,6 +35,7 @@ use pausegen::{
     protocol::keys::TOUCH,
     rules::{
         Rules,
+        live::Live,
         manifests::{Endpoint, Target, webhooks},
     },
     tls::{self, Certificate},
@@ -61,7 +62,7 @@ impl Hook {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         Self::serve(router(admission::State {
-            rules: Arc::clone(rules),
+            rules: Live::fixed(Arc::clone(rules)),
             settings: Arc::new(settings),
             clock: Arc::new(|| NOW.parse().unwrap()),
             metrics,
