@@ -10,14 +10,19 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+pub mod cleanup;
 pub mod client;
+pub mod consent;
+mod counter;
 pub mod demo;
 pub mod exec;
+mod kinds;
 pub mod manifests;
 pub mod rules;
 pub mod sandbox;
 pub mod serve;
 pub mod sweep;
+pub mod unacknowledge;
 
 /// What a subcommand returns: its exit code, or an error that [`print_error`] shows with its causes.
 pub type Result = std::result::Result<ExitCode, Box<dyn Error + Send + Sync>>;
@@ -50,6 +55,10 @@ pub enum Command {
     Rules(rules::Args),
     /// The webhook configurations and the RBAC that exactly these rules need, as YAML
     Manifests(Box<manifests::Args>),
+    /// Asks for a new stamp: a new pause generation, pending until everybody has answered again
+    Unacknowledge(unacknowledge::Args),
+    /// Removes every key and condition of ours from all objects, at an uninstall
+    Cleanup(cleanup::Args),
     /// Runs a program that dies with its parent (the sandbox starts its processes with this)
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
@@ -63,9 +72,14 @@ impl Command {
     fn default_log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
-            Self::Demo(_) | Self::Sandbox(_) | Self::Rules(_) | Self::Manifests(_) | Self::Exec(_) | Self::Sweep(_) => {
-                "warn"
-            }
+            Self::Demo(_)
+            | Self::Sandbox(_)
+            | Self::Rules(_)
+            | Self::Manifests(_)
+            | Self::Unacknowledge(_)
+            | Self::Cleanup(_)
+            | Self::Exec(_)
+            | Self::Sweep(_) => "warn",
         }
     }
 }
@@ -113,6 +127,8 @@ async fn dispatch(command: Command) -> Result {
         Command::Serve(args) => serve::run(*args).await,
         Command::Rules(args) => rules::run(args).await,
         Command::Manifests(args) => manifests::run(*args),
+        Command::Unacknowledge(args) => unacknowledge::run(args).await,
+        Command::Cleanup(args) => cleanup::run(args).await,
         Command::Exec(args) => exec::run(args),
         Command::Sweep(args) => sweep::run(args),
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use crate::protocol::object::ObjectView;
 
 /// What is read of an object.
-pub(super) trait View: for<'de> Deserialize<'de> + Clone + Debug {
+pub(crate) trait View: for<'de> Deserialize<'de> + Clone + Debug {
     /// The little that the client itself reads.
     fn meta(&self) -> ObjectMeta;
 }
@@ -30,10 +30,10 @@ impl View for ObjectView {
 
 /// An object of a kind that is only known at run time.
 #[derive(Debug, Clone)]
-pub(super) struct Item<V = ObjectView> {
+pub(crate) struct Item<V = ObjectView> {
     meta: ObjectMeta,
     /// What is read of it.
-    pub(super) view: V,
+    pub(crate) view: V,
 }
 
 impl<'de, V: View> Deserialize<'de> for Item<V> {

@@ -36,7 +36,7 @@ mod cache;
 mod event;
 pub mod failpoint;
 mod guard;
-mod item;
+pub(crate) mod item;
 mod kinds;
 mod liar;
 mod look;

@@ -11,3 +11,4 @@ mod rules;
 mod sandbox;
 mod scenarios;
 mod support;
+mod toys;
