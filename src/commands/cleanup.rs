@@ -20,9 +20,9 @@ use super::counter::Counter;
 use super::kinds::{self, KindsError, Served};
 use super::rules::load;
 use crate::companion::item::Item;
-use crate::protocol::condition;
 use crate::protocol::keys::PREFIX;
 use crate::protocol::object::ObjectView;
+use crate::protocol::{condition, mirror};
 use crate::rules::manifests::{FLIP, KEYS, VALIDATE};
 
 /// How many objects are written at a time.
@@ -106,7 +106,7 @@ fn keys(object: &ObjectView) -> Vec<&str> {
 /// Where our conditions are in an object's list, last first.
 fn conditions(object: &ObjectView) -> Vec<usize> {
     let all = object.status.conditions.iter().enumerate().rev();
-    all.filter(|(_, found)| found.type_ == condition::TYPE)
+    all.filter(|(_, found)| found.type_ == condition::TYPE || mirror::is_marked(found))
         .map(|(index, _)| index)
         .collect()
 }

@@ -6,6 +6,7 @@
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::{StreamExt as _, stream};
 use json_patch::Patch as JsonPatch;
@@ -207,6 +208,8 @@ enum Outcome {
     Pending(u64),
     /// Nobody took the touch key away.
     NoWebhook,
+    /// Nobody did for another object of its kind, so it was left alone.
+    NotTried,
     /// Somebody did, but it was not stamped.
     NotStamped(String),
     /// The API server refused the write.
@@ -217,8 +220,6 @@ async fn touch_all(client: &Client, targets: Vec<Target>, dry_run: bool) -> supe
     let total = targets.len();
     let mut counter = Counter::new();
     let (mut pending, mut done) = (0, 0);
-    // Without a webhook for one object of a kind there is none for the others: the rest of them is left alone.
-    let mut deaf: Vec<Served> = Vec::new();
     let mut by_kind: Vec<Vec<Target>> = Vec::new();
     for target in targets {
         match by_kind.last_mut() {
@@ -227,12 +228,19 @@ async fn touch_all(client: &Client, targets: Vec<Target>, dry_run: bool) -> supe
         }
     }
     for group in by_kind {
+        // What has begun is brought to its end: a touch key that nobody takes has to be taken away again.
+        let is_deaf = AtomicBool::new(false);
         let mut outcomes = stream::iter(group)
-            .map(|target| async move {
+            .map(|target| async {
+                if is_deaf.load(Ordering::Relaxed) {
+                    return (target, Outcome::NotTried);
+                }
                 let outcome = touch(client, &target, dry_run).await;
+                is_deaf.fetch_or(matches!(outcome, Outcome::NoWebhook), Ordering::Relaxed);
                 (target, outcome)
             })
             .buffer_unordered(AT_ONCE);
+        let mut not_tried: usize = 0;
         while let Some((target, outcome)) = outcomes.next().await {
             done += 1;
             counter.clear();
@@ -254,22 +262,20 @@ async fn touch_all(client: &Client, targets: Vec<Target>, dry_run: bool) -> supe
                          cover this kind and namespace, and does `pausegen serve` run?",
                         target.display()
                     )?;
-                    deaf.push(target.kind);
-                    break;
                 }
+                Outcome::NotTried => not_tried += 1,
                 Outcome::NotStamped(why) => writeln!(io::stderr(), "{}: {why}", target.display())?,
                 Outcome::Refused(error) => writeln!(io::stderr(), "{}: refused: {error}", target.display())?,
             }
             counter.show(&format!("{done} of {total}"));
         }
-    }
-    counter.clear();
-    for kind in &deaf {
-        writeln!(
-            io::stderr(),
-            "the other objects of {} were not tried: they would go without an answer as well",
-            kind.name()
-        )?;
+        counter.clear();
+        if not_tried > 0 {
+            writeln!(
+                io::stderr(),
+                "{not_tried} other object(s) of the kind were not tried: they would go without an answer as well"
+            )?;
+        }
     }
     let are = if dry_run { "would be" } else { "are" };
     writeln!(io::stdout(), "{pending} of {total} {are} pending.")?;

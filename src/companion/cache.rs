@@ -118,6 +118,21 @@ impl Cache {
             .collect()
     }
 
+    /// The objects that can hand a pause down to this one.
+    pub(super) fn heads(&self, object: &ObjectView) -> Vec<Ruled> {
+        let keys = self.heads_of(object);
+        let entries = keys.iter().filter_map(|key| self.get(key));
+        entries.map(|entry| entry.ruled.clone()).collect()
+    }
+
+    /// All objects of a kind in a namespace; in all of them, if that is empty.
+    pub(super) fn of_kind(&self, kind: &GroupKind, namespace: &str) -> Vec<Key> {
+        self.keys(|entry| {
+            let meta = &entry.ruled.object.metadata;
+            entry.ruled.rule.group_kind == *kind && (namespace.is_empty() || meta.namespace == namespace)
+        })
+    }
+
     /// All objects that can be flipped.
     pub(super) fn flippable(&self) -> Vec<Key> {
         self.keys(|entry| !entry.ruled.rule.inputs.is_empty())

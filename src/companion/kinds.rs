@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, de::IgnoredAny};
 use super::{item::View, slim::Needs};
 use crate::{
     protocol::{
-        GroupKind,
+        GroupKind, mirror,
         rule::{KindRule, Membership},
     },
     rules::{
@@ -29,6 +29,8 @@ pub(super) struct Kind {
     pub(super) rule: Arc<KindRule>,
     /// What the cache keeps of its objects.
     pub(super) needs: Needs,
+    /// Whether the rule asks for the condition `Paused` to be written.
+    pub(super) mirror: bool,
     /// Whether our condition can be written: `status` is a subresource and its condition list keeps
     /// `observedGeneration`.
     pub(super) takes_condition: bool,
@@ -48,7 +50,13 @@ impl Kind {
             .iter()
             .filter(|version| version.served)
             .max_by_key(|version| Version::parse(&version.name).priority())?;
+        let mirror = rules.is_mirrored(&group_kind);
+        let mut needs = Needs::of(&rule, memberships);
+        if mirror {
+            needs.keep_condition(mirror::TYPE);
+        }
         Some(Self {
+            mirror,
             resource: ApiResource {
                 group: group_kind.group.clone(),
                 version: version.name.clone(),
@@ -57,7 +65,7 @@ impl Kind {
                 plural: crd.spec.names.plural.clone(),
             },
             namespaced: crd.spec.scope == "Namespaced",
-            needs: Needs::of(&rule, memberships),
+            needs,
             takes_condition: version.takes_condition(),
             rule,
         })

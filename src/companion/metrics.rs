@@ -13,6 +13,8 @@ pub struct Metrics {
     pub(super) echoes: Counter,
     /// Conditions written.
     pub(super) conditions: Counter,
+    /// `Paused` conditions written for want of a controller that does.
+    pub(super) mirrors: Counter,
     /// Stale words taken back.
     pub(super) pendings: Counter,
     /// Irregular keys that were stamped anew.
@@ -31,6 +33,7 @@ impl Metrics {
             looks,
             echoes,
             conditions,
+            mirrors,
             pendings,
             repairs,
             errors,
@@ -39,6 +42,11 @@ impl Metrics {
         registry.register("pausegen_companion_looks", "Consistent looks at a scope", looks);
         registry.register("pausegen_companion_echoes", "Acknowledgements written", echoes);
         registry.register("pausegen_companion_conditions", "Conditions written", conditions);
+        registry.register(
+            "pausegen_companion_mirrors",
+            "Paused conditions written for want of a controller that does",
+            mirrors,
+        );
         registry.register("pausegen_companion_pendings", "Stale words taken back", pendings);
         registry.register(
             "pausegen_companion_repairs",

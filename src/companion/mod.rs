@@ -6,6 +6,7 @@
 //! - `reconcile`: one object that can be flipped: is it pending, whom does it wait for, what has to be written?
 //! - `look`: the consistent lists that an echo rests on; `views`: the consistent reads that baselines rest on.
 //! - `write`: the guarded writes.
+//! - `mirror`: the condition `Paused` on kinds whose controllers write none. Never read by any of the above.
 //!
 //! All decisions are [`crate::protocol`]'s; here is only what surrounds them. Everything that is remembered between two
 //! reconciles lives in memory and can only make an echo later when it is lost.
@@ -41,6 +42,7 @@ mod kinds;
 mod liar;
 mod look;
 mod metrics;
+mod mirror;
 mod queue;
 mod reconcile;
 mod slim;
@@ -121,6 +123,7 @@ struct World {
     states: Mutex<HashMap<Key, Box<reconcile::State>>>,
     queue: Queue,
     views: views::Requests,
+    mirror: mirror::Changes,
 }
 
 /// A lock that a panic elsewhere does not take away.
@@ -147,6 +150,7 @@ impl World {
 
     /// Tells everybody whom a change of the cache concerns.
     fn dispatch(&self, key: &Key, flippable: bool, concern: Concern) {
+        self.mirror.note(key, &concern);
         let Concern {
             own,
             relations,
@@ -186,6 +190,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
     let clock = Clock(Instant::now());
     let (queue, inbox) = Queue::new(settings.debounce);
     let (views, view_requests) = views::Requests::new();
+    let (mirror, changes) = mirror::Changes::new(rules.mirrored().next().is_some());
     let recorder = Recorder::new(
         client.clone(),
         Reporter {
@@ -213,6 +218,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         states: Mutex::default(),
         queue,
         views,
+        mirror,
     });
     if liar::acknowledges_at_once() {
         tracing::error!("PAUSEGEN_TEST_ACKNOWLEDGE_AT_ONCE is set: this companion acknowledges without asking anybody");
@@ -227,6 +233,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
     tasks.spawn(watch::configuration(Arc::clone(&world), shutdown.clone()));
     tasks.spawn(watch::definitions(Arc::clone(&world), shutdown.clone()));
     tasks.spawn(views::run(Arc::clone(&world), view_requests, shutdown.clone()));
+    tasks.spawn(mirror::run(Arc::clone(&world), changes, shutdown.clone()));
     tasks.spawn(queue::run(world, inbox, shutdown));
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {

@@ -60,6 +60,11 @@ impl Needs {
         needs
     }
 
+    /// Keeps a condition that no rule reads.
+    pub(super) fn keep_condition(&mut self, type_: &str) {
+        self.conditions.insert(type_.to_owned());
+    }
+
     /// Drops what is not needed.
     pub(super) fn slim(&self, mut view: ObjectView) -> ObjectView {
         if let Some(Annotations(annotations)) = &mut view.metadata.annotations {

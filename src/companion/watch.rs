@@ -240,6 +240,12 @@ impl Watches {
             condition = kind.takes_condition,
             "watching a ruled kind"
         );
+        if kind.mirror && !kind.takes_condition {
+            tracing::warn!(
+                kind = %kind.rule.group_kind,
+                "no Paused can be mirrored: status.conditions is missing, or does not keep observedGeneration"
+            );
+        }
         let group_kind = kind.rule.group_kind.clone();
         lock(&self.world.cache).set_head(&group_kind, Some(&kind.rule));
         lock(&self.world.kinds).insert(group_kind, Arc::clone(&kind));

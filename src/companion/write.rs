@@ -175,13 +175,28 @@ pub(super) enum Projected {
     Written(ObjectView),
 }
 
-/// Brings the condition up to date, from a fresh read of the object: `want` says what it has to be there.
+/// Brings `PauseAcknowledged` up to date, from a fresh read of the object: `want` says what it has to be there.
 pub(super) async fn condition(
     world: &World,
     key: &Key,
     kind: &Kind,
     want: impl Fn(&ObjectView) -> Option<Projection>,
 ) -> Result<Projected, WriteError> {
+    condition_of(world, key, kind, condition::TYPE, want).await
+}
+
+/// As [`condition`], for a condition of this type.
+pub(super) async fn condition_of(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    type_: &'static str,
+    want: impl Fn(&ObjectView) -> Option<Projection>,
+) -> Result<Projected, WriteError> {
+    let find = |object: &ObjectView| {
+        let mut conditions = object.status.conditions.iter();
+        conditions.find(|condition| condition.type_ == type_).cloned()
+    };
     let api = look::api(world, kind, &key.namespace);
     let fresh = api
         .get_opt(&key.name)
@@ -192,8 +207,8 @@ pub(super) async fn condition(
     let Some(projection) = want(&object) else {
         return Ok(Projected::Unchanged(object));
     };
-    let found = condition::stored(&object);
-    if found.is_some_and(|found| projection.is_in(found)) {
+    let found = find(&object);
+    if found.as_ref().is_some_and(|found| projection.is_in(found)) {
         return Ok(Projected::Unchanged(object));
     }
     let unchanged_since = found
@@ -201,7 +216,7 @@ pub(super) async fn condition(
         .and_then(|found| found.last_transition_time.clone());
     let now = format!("{:.0}", jiff::Timestamp::now());
     let value = json!({
-        "type": condition::TYPE,
+        "type": type_,
         "status": projection.status,
         "reason": projection.reason,
         "message": projection.message,
@@ -209,20 +224,19 @@ pub(super) async fn condition(
         "lastTransitionTime": unchanged_since.unwrap_or(now),
     });
     let conditions = &object.status.conditions;
-    let operation = match conditions
-        .iter()
-        .position(|condition| condition.type_ == condition::TYPE)
-    {
+    let operation = match conditions.iter().position(|condition| condition.type_ == type_) {
         Some(index) => json!({"op": "replace", "path": format!("/status/conditions/{index}"), "value": value}),
         None if conditions.is_empty() => json!({"op": "add", "path": "/status/conditions", "value": [value]}),
         None => json!({"op": "add", "path": "/status/conditions/-", "value": value}),
     };
-    let (before, after) = if projection.status == "Unknown" {
-        ("companion.before-unknown", "companion.after-unknown")
-    } else {
-        ("companion.before-condition", "companion.after-condition")
+    let points = match (type_, projection.status) {
+        (condition::TYPE, "Unknown") => Some(("companion.before-unknown", "companion.after-unknown")),
+        (condition::TYPE, _) => Some(("companion.before-condition", "companion.after-condition")),
+        _ => None,
     };
-    failpoint::reach(before);
+    if let Some((before, _)) = points {
+        failpoint::reach(before);
+    }
     let mut written = patch_status(&api, key, &object, vec![operation]).await;
     if conditions.is_empty() && matches!(written, Err(WriteError::Stale)) {
         // There may be no status at all yet. The tests are the same: an object that has changed fails again.
@@ -230,14 +244,21 @@ pub(super) async fn condition(
         written = patch_status(&api, key, &object, vec![operation]).await;
     }
     let stored = look::typed(kind, written?);
-    failpoint::reach(after);
-    let is_there = condition::stored(&stored).is_some_and(|found| {
-        projection.is_in(found) && found.observed_generation == Some(projection.observed_generation)
+    if let Some((_, after)) = points {
+        failpoint::reach(after);
+    }
+    let is_there = find(&stored).is_some_and(|found| {
+        projection.is_in(&found) && found.observed_generation == Some(projection.observed_generation)
     });
     if !is_there {
         return Err(WriteError::Pruned);
     }
-    world.metrics.conditions.inc();
+    let count = if type_ == condition::TYPE {
+        &world.metrics.conditions
+    } else {
+        &world.metrics.mirrors
+    };
+    count.inc();
     Ok(Projected::Written(stored))
 }
 

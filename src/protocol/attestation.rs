@@ -1,6 +1,7 @@
 //! What a controller says of an input.
 
 use super::{
+    mirror,
     object::{Condition, ObjectView},
     rule::{AttestedBy, Attestor, ConditionRule, ConditionsAt, InputRef},
 };
@@ -57,6 +58,8 @@ pub fn attest(
     match &attestor.by {
         AttestedBy::Condition(rule) => match find(rule, object) {
             Some(condition) => read(rule, condition, input, together, causes),
+            // It may be missing since a resume, or since nobody has answered yet.
+            None if rule.absent_is_off => Attestation::Unclear { agrees: !together },
             None => Attestation::Missing,
         },
         AttestedBy::ObservedGeneration => match object.status.observed_generation {
@@ -90,7 +93,10 @@ fn find<'a>(rule: &ConditionRule, object: &'a ObjectView) -> Option<&'a Conditio
         ConditionsAt::Status => &object.status.conditions,
         ConditionsAt::StatusV1Beta2 => &object.status.v1beta2.as_ref()?.conditions,
     };
-    conditions.iter().find(|condition| condition.type_ == rule.type_)
+    // A mirror that we wrote is no answer, also where the controller has begun to write the condition itself.
+    conditions
+        .iter()
+        .find(|condition| condition.type_ == rule.type_ && !mirror::is_marked(condition))
 }
 
 fn read(rule: &ConditionRule, condition: &Condition, input: &InputRef, together: bool, causes: usize) -> Attestation {

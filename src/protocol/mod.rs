@@ -12,6 +12,7 @@
 //! 8. [`scope`]: who has to answer for a flip.
 //! 9. [`evidence`]: when is it true that everybody has seen the flip? The baselines and the decision to echo.
 //! 10. [`condition`]: `PauseAcknowledged`, a projection of the annotations.
+//! 11. [`mirror`]: `Paused` on kinds whose controllers write none, which is never evidence.
 
 pub mod attestation;
 pub mod condition;
@@ -20,6 +21,7 @@ pub mod intent;
 pub mod keys;
 pub mod lease;
 mod lenient;
+pub mod mirror;
 pub mod mutant;
 pub mod object;
 pub mod rule;

@@ -146,6 +146,8 @@ pub struct ConditionRule {
     pub status: String,
     /// The reason that it must have to say "paused", if the status alone does not say it.
     pub reason: Option<String>,
+    /// Its controller takes it away at a resume: where it is missing, time alone can answer.
+    pub absent_is_off: bool,
     /// How the message names the inputs: one of the parts of the message (split at `, `) ends with the text.
     pub texts: Vec<(InputRef, String)>,
 }

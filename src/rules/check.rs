@@ -8,14 +8,14 @@ use super::{
     compile,
     error::Mistake,
     file::{
-        API_VERSION, AttestedByFile, AttestorFile, InputFile, InputRefFile, KIND, MatchFile, MembersFile, Period,
-        RuleFile, RulesFile,
+        API_VERSION, AttestedByFile, AttestorFile, ConditionsAtFile, InputFile, InputRefFile, KIND, MatchFile,
+        MembersFile, Period, RuleFile, RulesFile,
     },
     inherited_inputs,
     select::{KindName, Selector},
 };
 use crate::protocol::{
-    keys,
+    keys, mirror,
     object::DEPTH_LIMIT,
     rule::{InputId, InputRef},
 };
@@ -401,6 +401,13 @@ impl Check<'_> {
         let Some(condition) = &attestor.condition else {
             return;
         };
+        if rule.mirror && condition.type_.value == mirror::TYPE && condition.at == ConditionsAtFile::Status {
+            self.add(
+                condition.type_.referenced,
+                "with `mirror: true` the companion writes this condition, so it is nobody's answer",
+                "remove `mirror` where a controller writes it; else say how the controller answers, such as `by: bound`",
+            );
+        }
         if condition.type_.value.is_empty() {
             self.add(condition.type_.referenced, "the condition has no type", "name it");
         }

@@ -143,6 +143,7 @@ fn attestor(file: &AttestorFile) -> Option<Attestor> {
             type_: condition.type_.value.clone(),
             status: condition.status.as_str().to_owned(),
             reason: condition.reason.clone(),
+            absent_is_off: condition.absent_means_off,
             texts: condition.messages.iter().filter_map(|m| message(&m.value)).collect(),
         }),
         (None, Some(word)) => without_condition(word),

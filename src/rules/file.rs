@@ -89,6 +89,9 @@ pub struct RuleFile {
     /// The controllers that answer for an object.
     #[schemars(with = "AttestedByFile")]
     pub attested_by: Spanned<AttestedByFile>,
+    /// The controllers write no condition `Paused`: the companion writes one, a mirror of what is asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub mirror: bool,
     /// The controllers do nothing before the object has an owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requires_owner: Option<RequiresOwnerFile>,
@@ -322,6 +325,9 @@ pub struct ConditionFile {
     /// The reason that it must have to say "paused", where the status alone does not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The controller takes the condition away at a resume: where it is missing, the staleness bound has to pass.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent_means_off: bool,
     /// How its message tells the inputs apart. Without these only time can answer where there is more than one input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<MessageFile>")]

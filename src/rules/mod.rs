@@ -285,6 +285,21 @@ impl Rules {
             .map(|entry| (&entry.selector, entry.inputs.as_slice()))
     }
 
+    /// Whether the companion writes the condition `Paused` on objects of this kind, for want of a controller that does.
+    #[must_use]
+    pub fn is_mirrored(&self, kind: &GroupKind) -> bool {
+        let entry = self.entries.iter().find(|entry| entry.selector.matches(kind));
+        entry.is_some_and(|entry| entry.rule.mirror)
+    }
+
+    /// The rules whose kinds get a `Paused` from the companion.
+    pub fn mirrored(&self) -> impl Iterator<Item = &Selector> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.rule.mirror)
+            .map(|entry| &entry.selector)
+    }
+
     /// The inherited inputs of all rules.
     #[must_use]
     pub fn inherited_inputs(&self) -> Vec<InputId> {

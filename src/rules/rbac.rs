@@ -24,6 +24,9 @@ pub struct Group {
     pub write: Vec<String>,
     /// Resources that only inherit, or are only asked.
     pub read: Vec<String>,
+    /// Those of `read` that get a condition `Paused`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mirror: Vec<String>,
     /// What is done with the other resources of the group, if a rule has a pattern for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Reach>,
@@ -50,6 +53,7 @@ pub fn groups(rules: &Rules) -> Vec<Group> {
                 group: selector.group.clone(),
                 write: Vec::new(),
                 read: Vec::new(),
+                mirror: Vec::new(),
                 pattern: None,
             });
             groups.len() - 1
@@ -63,10 +67,16 @@ pub fn groups(rules: &Rules) -> Vec<Group> {
         for kind in selector.names() {
             let resource = rules.plural(&kind);
             if !list.contains(&resource) {
-                list.push(resource);
+                list.push(resource.clone());
+            }
+            if reach == Reach::Read && rules.is_mirrored(&kind) && !group.mirror.contains(&resource) {
+                group.mirror.push(resource);
             }
         }
         if selector.is_pattern() {
+            let mirrored = rules.mirrored().any(|other| other == selector);
+            // A pattern stands for kinds that are not known here: writing a condition is writing.
+            let reach = if mirrored { Reach::Write } else { reach };
             group.pattern = group.pattern.max(Some(reach));
         }
     }
@@ -118,7 +128,10 @@ fn on_kinds(rules: &Rules, access: &Access) -> Vec<PolicyRule> {
         if write.iter().any(|resource| resource == "*") {
             read.clear();
         }
-        let status = write.iter().map(|name| format!("{name}/status")).collect();
+        let mut status: Vec<String> = write.iter().map(|name| format!("{name}/status")).collect();
+        if !write.iter().any(|resource| resource == "*") {
+            status.extend(group.mirror.iter().map(|name| format!("{name}/status")));
+        }
         policy.extend(allow(&group.group, write, &WRITE));
         policy.extend(allow(&group.group, status, &["patch"]));
         policy.extend(allow(&group.group, read, &READ));

@@ -234,6 +234,16 @@ pub fn compare(rules: &Rules, cluster: &Cluster) -> Comparison {
         for lease in rule.attestors.iter().filter_map(|attestor| attestor.lease.as_ref()) {
             leases.entry(lease.clone()).or_default().insert(served.kind.clone());
         }
+        if rules.is_mirrored(&served.kind)
+            && let Some(version) = version
+            && condition_home(version) != ConditionHome::Condition
+        {
+            comparison.problems.push(format!(
+                "{}: `mirror: true`, but no condition can be written: its version {} has no status subresource, or its \
+                 status.conditions does not keep observedGeneration: remove `mirror`",
+                served.kind, version.name
+            ));
+        }
         comparison.installed.push(Installed {
             served: ServedKind {
                 version: version.map_or_else(|| served.version.clone(), |version| version.name.clone()),

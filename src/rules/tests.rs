@@ -244,7 +244,7 @@ fn shape_mistakes_are_told_with_their_place() {
         "rules.yaml:6:3: unknown field `input`
   6 |   input: [{annotation: a/b, match: present}]
     |   ^
-  help: known here: group, kinds, except, plurals, inputs, members, inherits, references, attestedBy, requiresOwner, \
+  help: known here: group, kinds, except, plurals, inputs, members, inherits, references, attestedBy, mirror, requiresOwner, \
          managedElsewhere, stalenessBound, grace"
     );
     let missing = file("- group: example.com\n  kinds: [Foo]\n");
@@ -491,6 +491,50 @@ fn the_role_grants_what_the_rules_need_and_no_more() {
         ..Access::default()
     };
     assert!(may(&discover, "other.example.com", "*", "list") && !may(&discover, "example.com", "*", "list"));
+}
+
+#[test]
+fn a_mirror_may_be_written_and_is_nobodys_answer() {
+    let fleet = "- group: g\n  kinds: [Fleet]\n  inputs: [{field: spec.paused, match: true, inherited: true}]\n  \
+                 members: {ownerChain: true}\n  attestedBy: bound\n";
+    let ship = "- group: g\n  kinds: [Ship]\n  inherits: true\n  mirror: true\n  attestedBy: bound\n";
+    let boat = "- group: g\n  kinds: [Boat]\n  inherits: true\n  attestedBy: bound\n";
+    let rules = parse(&file(&format!("{fleet}{ship}{boat}")));
+    assert!(rules.is_mirrored(&kind("Ship.g")) && !rules.is_mirrored(&kind("Boat.g")));
+    let role = cluster_role(&rules, &Access::default()).rules.unwrap();
+    let may_patch = |resource: &str| {
+        role.iter().any(|rule| {
+            rule.verbs.iter().any(|verb| verb == "patch") && rule.resources.iter().flatten().any(|of| of == resource)
+        })
+    };
+    for (resource, granted) in [
+        ("fleets", true),
+        ("fleets/status", true),
+        ("ships", false),
+        ("ships/status", true),
+        ("boats/status", false),
+    ] {
+        assert_eq!(may_patch(resource), granted, "{resource}");
+    }
+    assert!(
+        parse(&rules.to_yaml().unwrap()).is_mirrored(&kind("Ship.g")),
+        "it is lost in the effective file"
+    );
+
+    let answered = ship.replace(
+        "attestedBy: bound",
+        "attestedBy: [{name: ship, condition: {type: Paused}}]",
+    );
+    let said = mistakes(&file(&format!("{fleet}{answered}")));
+    assert!(
+        said.contains("nobody's answer") && said.contains("rules.yaml:13"),
+        "{said}"
+    );
+    let other = ship.replace(
+        "attestedBy: bound",
+        "attestedBy: [{name: ship, condition: {type: Held}}]",
+    );
+    parse(&file(&format!("{fleet}{other}")));
 }
 
 #[test]

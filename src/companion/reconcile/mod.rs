@@ -412,13 +412,13 @@ impl Subject<'_> {
     }
 }
 
-fn backoff(failures: u32) -> Duration {
+pub(super) fn backoff(failures: u32) -> Duration {
     let exponent = failures.saturating_sub(1).min(6);
     Duration::from_secs(1u64 << exponent).min(MAX_BACKOFF)
 }
 
 /// An error with what caused it, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -147,6 +147,7 @@ impl Rules {
                         type_: "Paused".to_owned(),
                         status: "True".to_owned(),
                         reason: None,
+                        absent_is_off: false,
                         texts,
                     }),
                     applies_if: None,
