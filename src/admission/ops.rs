@@ -1,8 +1,11 @@
 //! What a cluster asks of a process: `/healthz`, `/readyz`, `/metrics`.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use axum::{
@@ -16,11 +19,24 @@ use prometheus_client::{encoding::text, metrics::info::Info, registry::Registry}
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What is asked whether a process may call itself ready; the error says why not.
+type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+#[derive(Default)]
+struct Checks(Mutex<Vec<Check>>);
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Checks")
+    }
+}
+
 /// Whether this process wants to be called, and what it has counted. Clones share both.
 #[derive(Debug, Clone)]
 pub struct Ops {
     stopping: Arc<AtomicBool>,
     registry: Arc<Registry>,
+    checks: Arc<Checks>,
 }
 
 impl Ops {
@@ -35,7 +51,24 @@ impl Ops {
         Self {
             stopping: Arc::default(),
             registry: Arc::new(registry),
+            checks: Arc::default(),
         }
+    }
+
+    /// Not ready unless `check` says so too, each time that somebody asks. Its error is the answer.
+    pub fn require(&self, check: impl Fn() -> Result<(), String> + Send + Sync + 'static) {
+        let mut checks = self.checks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        checks.push(Box::new(check));
+    }
+
+    /// What this process is not ready for, one reason a line; empty where it is ready.
+    fn reasons(&self) -> String {
+        if self.is_stopping() {
+            return "shutting down\n".to_owned();
+        }
+        let checks = self.checks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reasons = checks.iter().filter_map(|check| check().err());
+        reasons.map(|reason| reason + "\n").collect()
     }
 
     /// Not ready from now on: whoever sends requests here should look elsewhere.
@@ -60,10 +93,11 @@ pub fn router(ops: Ops) -> Router {
 }
 
 async fn ready(State(ops): State<Ops>) -> Response {
-    if ops.is_stopping() {
-        (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response()
-    } else {
+    let reasons = ops.reasons();
+    if reasons.is_empty() {
         "ok\n".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, reasons).into_response()
     }
 }
 

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use super::rules::load;
 use crate::rules::manifests::{
-    Access, Endpoint, FailurePolicy, Target, cluster_role, cluster_role_binding, service_account, to_yaml, user,
-    webhooks,
+    Access, Endpoint, FailurePolicy, Own, Target, cluster_role, cluster_role_binding, role, role_binding,
+    service_account, to_yaml, user, webhooks,
 };
 
 /// Print the webhook configurations and the RBAC that exactly these rules need.
@@ -51,6 +51,9 @@ pub struct Args {
     /// The user that `serve` runs as, instead of the ServiceAccount
     #[arg(long, value_name = "NAME", conflicts_with = "service_account")]
     user: Option<String>,
+    /// Where `serve` has its Lease and the Secret of its certificates; else the namespace of the ServiceAccount
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -87,6 +90,7 @@ pub fn run(args: Args) -> super::Result {
         installed,
         service_account: account,
         user: name,
+        namespace,
     } = args;
     let rules = load(rules.as_ref())?;
     let target = Target {
@@ -118,10 +122,16 @@ pub fn run(args: Args) -> super::Result {
         Some(name) => user(&name),
         None => service_account(&account.namespace, &account.name),
     };
+    let own = Own {
+        namespace: namespace.unwrap_or(account.namespace),
+        ..Own::default()
+    };
     let (mutating, validating) = webhooks(&rules, &target);
     let documents = [
         to_yaml(&cluster_role(&rules, &access))?,
-        to_yaml(&cluster_role_binding(subject))?,
+        to_yaml(&cluster_role_binding(subject.clone()))?,
+        to_yaml(&role(&own))?,
+        to_yaml(&role_binding(&own, subject))?,
         to_yaml(&mutating)?,
         to_yaml(&validating)?,
     ];

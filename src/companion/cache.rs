@@ -6,9 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use super::slim::Needs;
+use super::{metrics::Pending, slim::Needs};
 use crate::protocol::{
     GroupKind, Moment,
+    keys::Standing,
     object::{ObjectView, Shallow},
     rule::{KindRule, Membership},
     scope::Ruled,
@@ -136,6 +137,24 @@ impl Cache {
     /// All objects that can be flipped.
     pub(super) fn flippable(&self) -> Vec<Key> {
         self.keys(|entry| !entry.ruled.rule.inputs.is_empty())
+    }
+
+    /// What waits for its acknowledgement, by kind.
+    pub(super) fn pending(&self) -> Pending {
+        let mut pending = Pending::new();
+        for (kind, objects) in self.namespaces.values().flat_map(|namespace| namespace.iter()) {
+            for Entry { ruled, .. } in objects.values().filter(|entry| !entry.ruled.rule.inputs.is_empty()) {
+                let (count, oldest) = pending.entry(kind.clone()).or_default();
+                if let Standing::Own(record) = Standing::of(kind, &ruled.object)
+                    && !record.is_acknowledged(&ruled.rule)
+                {
+                    *count += 1;
+                    let at = record.stamp.at.parse().ok();
+                    *oldest = oldest.iter().copied().chain(at).min();
+                }
+            }
+        }
+        pending
     }
 
     fn keys(&self, wanted: impl Fn(&Entry) -> bool) -> Vec<Key> {

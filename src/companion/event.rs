@@ -30,7 +30,9 @@ pub(super) async fn publish(world: &World, kind: &Kind, object: &ObjectView, rea
         action: "Acknowledge".to_owned(),
         secondary: None,
     };
-    if let Err(error) = world.recorder.publish(&event, &regarding).await {
+    // Where another process may lead by now, that one tells it.
+    let published = world.leadership.write(world.recorder.publish(&event, &regarding)).await;
+    if let Ok(Err(error)) = published {
         world.metrics.errors.inc();
         tracing::warn!(
             object = %format_args!("{} {}/{}", kind.resource.kind, object.metadata.namespace, object.metadata.name),

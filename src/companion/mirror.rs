@@ -76,18 +76,34 @@ struct State {
     is_foreign: bool,
 }
 
-/// Follows the changes until `shutdown`.
+/// Follows the changes while this process leads, until `shutdown`.
 pub(super) async fn run(world: Arc<World>, mut changes: mpsc::UnboundedReceiver<Change>, shutdown: CancellationToken) {
-    let mut due: BTreeMap<Key, Instant> = BTreeMap::new();
+    let mut leadership = world.leadership.clone();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = leadership.gained() => {}
+            () = async { while changes.recv().await.is_some() {} } => return,
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = leadership.lost() => {}
+            () = follow(&world, &mut changes) => return,
+        }
+    }
+}
+
+async fn follow(world: &Arc<World>, changes: &mut mpsc::UnboundedReceiver<Change>) {
+    // What changed before is there in the cache.
+    let mut due: BTreeMap<Key, Instant> = mirrored(world).into_iter().map(|key| (key, Instant::now())).collect();
     let mut states: HashMap<Key, State> = HashMap::new();
     loop {
         let next = due.values().min().copied();
         tokio::select! {
-            () = shutdown.cancelled() => return,
             change = changes.recv() => match change {
                 Some(change) => {
                     let at = Instant::now() + world.settings.debounce;
-                    for key in concerned(&world, change) {
+                    for key in concerned(world, change) {
                         let known = due.entry(key).or_insert(at);
                         *known = at.min(*known);
                     }
@@ -106,19 +122,12 @@ pub(super) async fn run(world: Arc<World>, mut changes: mpsc::UnboundedReceiver<
         });
         let work: Vec<(Key, State)> = work.collect();
         let done = stream::iter(work)
-            .map(|(key, mut state)| {
-                let world = &world;
-                async move {
-                    let again = see_to(world, &key, &mut state).await;
-                    (key, state, again)
-                }
+            .map(|(key, mut state)| async move {
+                let again = see_to(world, &key, &mut state).await;
+                (key, state, again)
             })
             .buffer_unordered(world.settings.concurrency.max(1));
-        let done: Vec<_> = tokio::select! {
-            () = shutdown.cancelled() => return,
-            done = done.collect() => done,
-        };
-        for (key, state, again) in done {
+        for (key, state, again) in done.collect::<Vec<_>>().await {
             let Seen::Keep(again) = again else { continue };
             if let Some(delay) = again {
                 let at = Instant::now() + delay;
@@ -129,6 +138,16 @@ pub(super) async fn run(world: Arc<World>, mut changes: mpsc::UnboundedReceiver<
             states.insert(key, state);
         }
     }
+}
+
+/// All mirrored objects.
+fn mirrored(world: &World) -> Vec<Key> {
+    let kinds = lock(&world.kinds);
+    let cache = lock(&world.cache);
+    let kinds = kinds.values().filter(|kind| kind.mirror);
+    kinds
+        .flat_map(|kind| cache.of_kind(&kind.rule.group_kind, ""))
+        .collect()
 }
 
 /// The mirrored objects that a change concerns.
@@ -250,7 +269,7 @@ async fn write(world: &World, key: &Key, kind: &Kind, state: &mut State, wanted:
             state.written = Some((wanted, times.saturating_add(1), Instant::now()));
             None
         }
-        Err(WriteError::Stale) => Some(AGAIN),
+        Err(WriteError::Stale | WriteError::NotLeading(_)) => Some(AGAIN),
         Err(error) => {
             world.metrics.errors.inc();
             state.failures = state.failures.saturating_add(1);

@@ -2,6 +2,7 @@
 //!
 //! - `watch`: what the API server shows of ruled kinds, Leases, and our own webhook configuration; kept in `cache`,
 //!   `guard` and the protocol's [`Leases`].
+//! - `leader`: which of several companions acts. The others watch, so that the next leader knows the cluster already.
 //! - `queue`: which objects to see to, and when.
 //! - `reconcile`: one object that can be flipped: is it pending, whom does it wait for, what has to be written?
 //! - `look`: the consistent lists that an echo rests on; `views`: the consistent reads that baselines rest on.
@@ -18,7 +19,7 @@ use std::{
 };
 
 use kube::{
-    Client,
+    Api, Client,
     runtime::events::{Recorder, Reporter},
 };
 use tokio::task::JoinSet;
@@ -39,6 +40,7 @@ pub mod failpoint;
 mod guard;
 pub(crate) mod item;
 mod kinds;
+mod leader;
 mod liar;
 mod look;
 mod metrics;
@@ -62,8 +64,12 @@ use queue::Queue;
 pub struct Settings {
     /// The name of our MutatingWebhookConfiguration.
     pub webhook_configuration: String,
-    /// The name of this process in Events.
+    /// The name of this process in Events and, with something random behind it, in the Lease.
     pub instance: String,
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// The name of the Lease that says which companion acts.
+    pub lease: String,
     /// How long changes are gathered before an object is seen to.
     pub debounce: Duration,
     /// The time between two consistent looks at one object.
@@ -82,6 +88,8 @@ impl Default for Settings {
         Self {
             webhook_configuration: manifests::CONFIGURATION.to_owned(),
             instance: "pausegen".to_owned(),
+            namespace: manifests::NAMESPACE.to_owned(),
+            lease: manifests::LEASE.to_owned(),
             debounce: Duration::from_millis(150),
             look_interval: Duration::from_secs(1),
             unknown_after: Duration::from_secs(3),
@@ -109,8 +117,9 @@ struct World {
     metrics: Metrics,
     recorder: Recorder,
     clock: Clock,
-    /// When this process began to watch.
-    start: Moment,
+    /// When this process began to lead. What it saw before is no evidence.
+    start: Mutex<Moment>,
+    leadership: leader::Leadership,
     memberships: Vec<Membership>,
     kinds: Mutex<BTreeMap<GroupKind, Arc<Kind>>>,
     cache: Mutex<Cache>,
@@ -124,6 +133,8 @@ struct World {
     queue: Queue,
     views: views::Requests,
     mirror: mirror::Changes,
+    /// The watches of which the first list has not come yet; `None` once all had.
+    unlisted: Mutex<Option<BTreeSet<String>>>,
 }
 
 /// A lock that a panic elsewhere does not take away.
@@ -132,6 +143,39 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
+    /// When this process began to lead.
+    fn start(&self) -> Moment {
+        *lock(&self.start)
+    }
+
+    /// This process leads from now on: all evidence begins anew.
+    fn begin_term(&self) {
+        lock(&self.states).clear();
+        lock(&self.interested).clear();
+        lock(&self.on_time).clear();
+        *lock(&self.start) = self.clock.now();
+        self.dispatch_all();
+    }
+
+    /// One more watch whose first list the caches are not filled without.
+    fn awaits(&self, watch: String) {
+        if let Some(unlisted) = &mut *lock(&self.unlisted) {
+            unlisted.insert(watch);
+        }
+    }
+
+    /// The first list of a watch has come, or none will.
+    fn synced(&self, watch: &str) {
+        let mut unlisted = lock(&self.unlisted);
+        let Some(waiting) = &mut *unlisted else { return };
+        waiting.remove(watch);
+        if waiting.is_empty() {
+            tracing::info!("the caches are filled");
+            self.metrics.synced.set(1);
+            *unlisted = None;
+        }
+    }
+
     fn kind(&self, kind: &GroupKind) -> Option<Arc<Kind>> {
         lock(&self.kinds).get(kind).cloned()
     }
@@ -200,6 +244,9 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
     );
     let bounds = lease_bounds(&rules);
     let names: BTreeSet<String> = bounds.keys().cloned().collect();
+    let leases = Api::namespaced(client.clone(), &settings.namespace);
+    let identity = leader::identity(&settings.instance);
+    let (elector, leadership) = leader::Elector::new(leases, &settings.lease, identity, metrics.leader.clone());
     let world = Arc::new(World {
         memberships: kinds::memberships(&rules),
         client,
@@ -208,7 +255,8 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         metrics,
         recorder,
         clock,
-        start: clock.now(),
+        start: Mutex::new(clock.now()),
+        leadership,
         kinds: Mutex::default(),
         cache: Mutex::default(),
         leases: Mutex::new(Leases::new(bounds)),
@@ -219,7 +267,16 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         queue,
         views,
         mirror,
+        unlisted: Mutex::new(Some(watch::first(&names))),
     });
+    let (asked, told) = (Arc::downgrade(&world), world.metrics.clone());
+    let pending = move || {
+        asked
+            .upgrade()
+            .map(|world| lock(&world.cache).pending())
+            .unwrap_or_default()
+    };
+    world.metrics.ask_for_pending(Some(Box::new(pending)));
     if liar::acknowledges_at_once() {
         tracing::error!("PAUSEGEN_TEST_ACKNOWLEDGE_AT_ONCE is set: this companion acknowledges without asking anybody");
     }
@@ -228,6 +285,8 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         leases = ?names,
         "the companion watches"
     );
+    let handed_over = CancellationToken::new();
+    let elector = tokio::spawn(elector.run(handed_over.clone()));
     let mut tasks = JoinSet::new();
     tasks.spawn(watch::leases(Arc::clone(&world), names, shutdown.clone()));
     tasks.spawn(watch::configuration(Arc::clone(&world), shutdown.clone()));
@@ -239,6 +298,12 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         if let Err(error) = ended {
             tracing::error!(%error, "a part of the companion has failed");
         }
+    }
+    // Nothing of this process is under way any more: another one may begin.
+    told.ask_for_pending(None);
+    handed_over.cancel();
+    if let Err(error) = elector.await {
+        tracing::error!(%error, "the election has failed");
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use tokio::{
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -78,10 +78,38 @@ impl Schedule {
     }
 }
 
-/// Sees to objects until `shutdown`.
+/// How long what is under way may take to end when this process is asked to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// Sees to objects while this process leads, until `shutdown`.
 pub(super) async fn run(world: Arc<World>, mut inbox: Inbox, shutdown: CancellationToken) {
+    let mut leadership = world.leadership.clone();
+    loop {
+        // One that does not lead only watches: what it is asked for is seen to by the leader.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = leadership.gained() => {}
+            () = async { while inbox.recv().await.is_some() {} } => return,
+        }
+        world.begin_term();
+        let mut running = JoinSet::new();
+        tokio::select! {
+            () = see_to_all(&world, &mut inbox, &mut running) => {}
+            () = leadership.lost() => running.shutdown().await,
+            () = shutdown.cancelled() => {
+                let drained = timeout(DRAIN, async { while running.join_next().await.is_some() {} });
+                if drained.await.is_err() {
+                    running.shutdown().await;
+                }
+                return;
+            }
+        }
+    }
+}
+
+/// Sees to objects without end.
+async fn see_to_all(world: &Arc<World>, inbox: &mut Inbox, running: &mut JoinSet<(Key, Option<Duration>)>) {
     let mut schedule = Schedule::default();
-    let mut running: JoinSet<(Key, Option<Duration>)> = JoinSet::new();
     let mut busy: HashSet<Key> = HashSet::new();
     let mut again: HashMap<Key, Instant> = HashMap::new();
     loop {
@@ -94,7 +122,7 @@ pub(super) async fn run(world: Arc<World>, mut inbox: Inbox, shutdown: Cancellat
                 continue;
             }
             busy.insert(key.clone());
-            let world = Arc::clone(&world);
+            let world = Arc::clone(world);
             running.spawn(async move {
                 let delay = Box::pin(see_to(&world, &key)).await;
                 (key, delay)
@@ -106,7 +134,6 @@ pub(super) async fn run(world: Arc<World>, mut inbox: Inbox, shutdown: Cancellat
             None
         };
         tokio::select! {
-            () = shutdown.cancelled() => return,
             Some((key, at)) = inbox.recv() => schedule.add(key, at),
             Some(done) = running.join_next(), if !running.is_empty() => match done {
                 Ok((key, delay)) => {

@@ -31,8 +31,28 @@ use super::{
 };
 use crate::protocol::{GroupKind, lease::LeaseView};
 
+const CONFIGURATIONS: &str = "mutatingwebhookconfigurations";
+const DEFINITIONS: &str = "customresourcedefinitions";
+
+fn of_lease(name: &str) -> String {
+    format!("leases {name}")
+}
+
+fn of_kind(kind: &Kind) -> String {
+    format!("{}.{}", kind.resource.plural, kind.resource.group)
+}
+
+/// The watches that every companion begins with.
+pub(super) fn first(leases: &BTreeSet<String>) -> BTreeSet<String> {
+    let leases = leases.iter().map(|name| of_lease(name));
+    leases
+        .chain([CONFIGURATIONS.to_owned(), DEFINITIONS.to_owned()])
+        .collect()
+}
+
 /// Hands every event of a watch over until `shutdown`.
 async fn follow<K>(
+    world: &World,
     what: String,
     api: Api<K>,
     config: watcher::Config,
@@ -48,8 +68,20 @@ async fn follow<K>(
             next = stream.next() => next,
         };
         match next {
-            Some(Ok(event)) => each(event),
-            Some(Err(error)) => tracing::warn!(what, %error, "the watch has failed, and is begun again"),
+            Some(Ok(event)) => {
+                if !matches!(event, Event::Init) {
+                    world.metrics.watch(&what, true);
+                }
+                let is_listed = matches!(event, Event::InitDone);
+                each(event);
+                if is_listed {
+                    world.synced(&what);
+                }
+            }
+            Some(Err(error)) => {
+                world.metrics.watch(&what, false);
+                tracing::warn!(what, %error, "the watch has failed, and is begun again");
+            }
             None => return,
         }
     }
@@ -85,7 +117,7 @@ pub(super) async fn configuration(world: Arc<World>, shutdown: CancellationToken
             world.dispatch_all();
         }
     };
-    follow("mutatingwebhookconfigurations".to_owned(), api, config, shutdown, each).await;
+    follow(&world, CONFIGURATIONS.to_owned(), api, config, shutdown, each).await;
 }
 
 /// Watches the Leases of these names in all namespaces.
@@ -154,7 +186,7 @@ async fn lease(
             world.queue.soon(key.clone());
         }
     };
-    follow(format!("leases {name}"), api, config, shutdown, each).await;
+    follow(&world, of_lease(&name), api, config, shutdown, each).await;
 }
 
 fn view(lease: &Lease) -> LeaseView {
@@ -205,7 +237,8 @@ pub(super) async fn definitions(world: Arc<World>, shutdown: CancellationToken) 
         }
     };
     follow(
-        "customresourcedefinitions".to_owned(),
+        &world,
+        DEFINITIONS.to_owned(),
         api,
         watcher::Config::default(),
         shutdown,
@@ -249,6 +282,7 @@ impl Watches {
         let group_kind = kind.rule.group_kind.clone();
         lock(&self.world.cache).set_head(&group_kind, Some(&kind.rule));
         lock(&self.world.kinds).insert(group_kind, Arc::clone(&kind));
+        self.world.awaits(of_kind(&kind));
         let token = self.shutdown.child_token();
         self.running.insert(name.clone(), (Arc::clone(&kind), token.clone()));
         while self.tasks.try_join_next().is_some() {}
@@ -260,6 +294,7 @@ impl Watches {
             return;
         };
         token.cancel();
+        self.world.synced(&of_kind(&kind));
         let group_kind = &kind.rule.group_kind;
         tracing::info!(kind = %group_kind, "no longer watching a kind");
         lock(&self.world.kinds).remove(group_kind);
@@ -271,7 +306,7 @@ impl Watches {
 /// Watches the objects of one kind.
 async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken) {
     let api = look::api(&world, &kind, "");
-    let what = format!("{}.{}", kind.resource.plural, kind.resource.group);
+    let what = of_kind(&kind);
     let mut listed: BTreeSet<(String, String)> = BTreeSet::new();
     let stopped = shutdown.clone();
     let each = |event: Event<Item>| {
@@ -296,7 +331,8 @@ async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken
             }
         }
     };
-    follow(what, api, watcher::Config::default(), shutdown, each).await;
+    follow(&world, what.clone(), api, watcher::Config::default(), shutdown, each).await;
+    world.metrics.unwatched(&what);
 }
 
 fn put(world: &World, kind: &Kind, item: Item) {

@@ -1,5 +1,8 @@
 //! The guarded writes: each `test`s that the object is still the one that was decided about.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
 use json_patch::Patch as JsonPatch;
 use kube::{
     Api,
@@ -7,7 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{World, cache::Key, failpoint, item::Item, kinds::Kind, look};
+use super::{World, cache::Key, failpoint, item::Item, kinds::Kind, leader::NotLeading, look};
 use crate::protocol::{
     condition::{self, Projection},
     intent::State,
@@ -36,6 +39,9 @@ pub(super) enum WriteError {
     /// The condition was stored, but not as it was written.
     #[error("the condition was not stored as it was written: another webhook or the kind's schema changed it")]
     Pruned,
+    /// Another process may lead by now.
+    #[error(transparent)]
+    NotLeading(#[from] NotLeading),
     /// Our own value cannot be written.
     #[error("a patch cannot be built")]
     Build(#[from] serde_json::Error),
@@ -96,13 +102,24 @@ pub(super) async fn echo(
     failpoint::reach("companion.before-echo");
     let stored = patch(world, key, kind, operations, false).await?;
     failpoint::reach("companion.after-echo");
+    let standing = Standing::of(&kind.rule.group_kind, &stored);
     let is_there = stored.metadata.annotation(ACKNOWLEDGEMENT) == Some(&text)
-        && stored.metadata.annotation(ACKNOWLEDGED) == Some(state.as_str())
-        && matches!(Standing::of(&kind.rule.group_kind, &stored), Standing::Own(record) if record.is_acknowledged(&kind.rule));
-    if !is_there {
-        return Err(WriteError::PutBack);
+        && stored.metadata.annotation(ACKNOWLEDGED) == Some(state.as_str());
+    match standing {
+        Standing::Own(record) if is_there && record.is_acknowledged(&kind.rule) => {
+            let took = record
+                .stamp
+                .at
+                .parse()
+                .ok()
+                .map(|at| Timestamp::now().duration_since(at));
+            let took = took.and_then(|took| Duration::try_from(took).ok());
+            world
+                .metrics
+                .echoed(&kind.rule.group_kind, acknowledgement.evidence, took);
+        }
+        _ => return Err(WriteError::PutBack),
     }
-    world.metrics.echoes.inc();
     Ok(stored)
 }
 
@@ -152,11 +169,12 @@ async fn patch(
         dry_run,
         ..parameters()
     };
-    let stored = api
-        .patch(&key.name, &parameters, &build(operations)?)
-        .await
-        .map_err(WriteError::of)?;
-    Ok(look::typed(kind, stored.view))
+    let patch = build(operations)?;
+    let stored = world
+        .leadership
+        .write(api.patch(&key.name, &parameters, &patch))
+        .await?;
+    Ok(look::typed(kind, stored.map_err(WriteError::of)?.view))
 }
 
 fn parameters() -> PatchParams {
@@ -214,7 +232,7 @@ pub(super) async fn condition_of(
     let unchanged_since = found
         .filter(|found| found.status == projection.status)
         .and_then(|found| found.last_transition_time.clone());
-    let now = format!("{:.0}", jiff::Timestamp::now());
+    let now = format!("{:.0}", Timestamp::now());
     let value = json!({
         "type": type_,
         "status": projection.status,
@@ -237,11 +255,11 @@ pub(super) async fn condition_of(
     if let Some((before, _)) = points {
         failpoint::reach(before);
     }
-    let mut written = patch_status(&api, key, &object, vec![operation]).await;
+    let mut written = patch_status(world, &api, key, &object, vec![operation]).await;
     if conditions.is_empty() && matches!(written, Err(WriteError::Stale)) {
         // There may be no status at all yet. The tests are the same: an object that has changed fails again.
         let operation = json!({"op": "add", "path": "/status", "value": {"conditions": [value]}});
-        written = patch_status(&api, key, &object, vec![operation]).await;
+        written = patch_status(world, &api, key, &object, vec![operation]).await;
     }
     let stored = look::typed(kind, written?);
     if let Some((_, after)) = points {
@@ -263,6 +281,7 @@ pub(super) async fn condition_of(
 }
 
 async fn patch_status(
+    world: &World,
     api: &Api<Item>,
     key: &Key,
     object: &ObjectView,
@@ -272,9 +291,9 @@ async fn patch_status(
     // The list is patched by index, and its order changes with other writes.
     all.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version}));
     all.extend(operations);
-    let stored = api
-        .patch_status(&key.name, &parameters(), &build(all)?)
-        .await
-        .map_err(WriteError::of)?;
-    Ok(stored.view)
+    let patch = build(all)?;
+    let parameters = parameters();
+    let write = api.patch_status(&key.name, &parameters, &patch);
+    let stored = world.leadership.write(write).await?;
+    Ok(stored.map_err(WriteError::of)?.view)
 }

@@ -17,7 +17,9 @@ use super::{
     rbac::{self, Reach},
 };
 
-pub use super::rbac::{Access, CLUSTER_ROLE, cluster_role, cluster_role_binding, service_account, user};
+pub use super::rbac::{
+    Access, CLUSTER_ROLE, Own, cluster_role, cluster_role_binding, role, role_binding, service_account, user,
+};
 
 /// The name of both webhook configurations. Webhooks are called in the order of these names: ours has to come late,
 /// because another one that changes an input after ours leaves a wrong stamp.

@@ -1,12 +1,15 @@
 //! The rights that exactly these rules need.
 
 use k8s_openapi::{
-    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject},
+    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::Serialize;
 
-use super::{Rules, manifests::CONFIGURATION};
+use super::{
+    Rules,
+    manifests::{CONFIGURATION, LEASE, NAMESPACE},
+};
 
 /// The name of the ClusterRole.
 pub const CLUSTER_ROLE: &str = "pausegen";
@@ -185,6 +188,71 @@ pub fn cluster_role_binding(subject: Subject) -> ClusterRoleBinding {
         role_ref: RoleRef {
             api_group: "rbac.authorization.k8s.io".to_owned(),
             kind: "ClusterRole".to_owned(),
+            name: CLUSTER_ROLE.to_owned(),
+        },
+        subjects: Some(vec![subject]),
+    }
+}
+
+/// What an installation has of its own, in its namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Own {
+    /// The namespace.
+    pub namespace: String,
+    /// The Lease that says which process acts.
+    pub lease: String,
+    /// The Secret of its CA and serving certificate, if it makes them itself.
+    pub tls_secret: Option<String>,
+}
+
+impl Default for Own {
+    fn default() -> Self {
+        Self {
+            namespace: NAMESPACE.to_owned(),
+            lease: LEASE.to_owned(),
+            tls_secret: None,
+        }
+    }
+}
+
+/// The Role for what an installation has of its own. Who reads Leases may do so everywhere, see [`always`].
+#[must_use]
+pub fn role(own: &Own) -> Role {
+    let one = |name: &str| vec![name.to_owned()];
+    let mut policy = Vec::new();
+    let mut add = |group: &str, resource: &str, verbs: &[&str], names: Option<Vec<String>>| {
+        policy.extend(allow(group, one(resource), verbs).map(|rule| PolicyRule {
+            resource_names: names,
+            ..rule
+        }));
+    };
+    // What does not exist has no name to be granted by.
+    add("coordination.k8s.io", "leases", &["create"], None);
+    add("coordination.k8s.io", "leases", &["update"], Some(one(&own.lease)));
+    if let Some(secret) = &own.tls_secret {
+        add("", "secrets", &["create"], None);
+        add("", "secrets", &["get", "update"], Some(one(secret)));
+    }
+    Role {
+        metadata: ObjectMeta {
+            namespace: Some(own.namespace.clone()),
+            ..named(CLUSTER_ROLE)
+        },
+        rules: Some(policy),
+    }
+}
+
+/// Binds the Role to whoever `serve` runs as.
+#[must_use]
+pub fn role_binding(own: &Own, subject: Subject) -> RoleBinding {
+    RoleBinding {
+        metadata: ObjectMeta {
+            namespace: Some(own.namespace.clone()),
+            ..named(CLUSTER_ROLE)
+        },
+        role_ref: RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "Role".to_owned(),
             name: CLUSTER_ROLE.to_owned(),
         },
         subjects: Some(vec![subject]),

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client, Config};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +18,7 @@ use super::control_plane::ControlPlane;
 use super::process::Process;
 use super::{Error, Sandbox, ports, wait};
 use crate::rules::Rules;
-use crate::rules::manifests::{self, Access, Endpoint};
+use crate::rules::manifests::{self, Access, Endpoint, Own};
 use crate::tls;
 
 /// The namespace of the product's service account.
@@ -125,6 +127,7 @@ impl Product {
         };
         let client = sandbox.client().await?;
         install(&client, &rules, &files.ca, files.port).await?;
+        free_lease(&control_plane).await?;
         let split = options.split;
         let admission = files.serve(&control_plane, &options, true, options.companion && !split)?;
         let mut product = Self {
@@ -158,6 +161,7 @@ impl Product {
     /// It does not become ready.
     pub async fn start_companion_with(&mut self, env: Vec<(&'static str, String)>) -> Result<(), Error> {
         self.kill_companion();
+        free_lease(&self.control_plane).await?;
         let options = ProductOptions {
             env,
             ..self.options.clone()
@@ -188,6 +192,9 @@ impl Product {
     pub async fn start_admission(&mut self) -> Result<(), Error> {
         self.kill_admission();
         let companion = self.options.companion && !self.options.split;
+        if companion {
+            free_lease(&self.control_plane).await?;
+        }
         self.admission = self.files.serve(&self.control_plane, &self.options, true, companion)?;
         self.admission.ready(self.control_plane.timeout).await
     }
@@ -325,17 +332,36 @@ async fn install(client: &Client, rules: &Rules, ca: &str, port: u16) -> Result<
     let mut target = manifests::Target::new(Endpoint::Url(format!("https://127.0.0.1:{port}")));
     target.ca_bundle = Some(ca.as_bytes().to_vec());
     let (mutating, validating) = manifests::webhooks(rules, &target);
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(NAMESPACE.to_owned());
+    let account = || manifests::service_account(NAMESPACE, "pausegen");
     let role = manifests::cluster_role(rules, &access());
-    let account = manifests::service_account(NAMESPACE, "pausegen");
-    apply(client, "the ClusterRole", &role).await?;
+    let binding = manifests::cluster_role_binding(account());
+    let own = own();
+    let (own_role, own_binding) = (manifests::role(&own), manifests::role_binding(&own, account()));
+    apply(Api::all(client.clone()), "the Namespace", &namespace).await?;
+    apply(Api::all(client.clone()), "the ClusterRole", &role).await?;
+    apply(Api::all(client.clone()), "the ClusterRoleBinding", &binding).await?;
+    apply(Api::namespaced(client.clone(), NAMESPACE), "the Role", &own_role).await?;
     apply(
-        client,
-        "the ClusterRoleBinding",
-        &manifests::cluster_role_binding(account),
+        Api::namespaced(client.clone(), NAMESPACE),
+        "the RoleBinding",
+        &own_binding,
     )
     .await?;
-    apply(client, "the MutatingWebhookConfiguration", &mutating).await?;
-    apply(client, "the ValidatingWebhookConfiguration", &validating).await
+    apply(Api::all(client.clone()), "the MutatingWebhookConfiguration", &mutating).await?;
+    apply(
+        Api::all(client.clone()),
+        "the ValidatingWebhookConfiguration",
+        &validating,
+    )
+    .await
+}
+
+/// What the product has of its own here.
+#[must_use]
+pub fn own() -> Own {
+    Own::default()
 }
 
 /// What the product may reach: also providers' kinds, which the rules find by discovery.
@@ -347,20 +373,25 @@ pub fn access() -> Access {
     }
 }
 
-async fn apply<K>(client: &Client, what: &str, object: &K) -> Result<(), Error>
+async fn apply<K>(api: Api<K>, what: &str, object: &K) -> Result<(), Error>
 where
-    K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned
-        + Serialize,
-    K::DynamicType: Default,
+    K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
 {
     let name = object.meta().name.clone().unwrap_or_default();
     let params = PatchParams::apply(MANAGER).force();
-    let api: Api<K> = Api::all(client.clone());
     api.patch(&name, &params, &Patch::Apply(object))
         .await
         .map_err(Error::api(format!("apply {what} {name}")))?;
     Ok(())
+}
+
+/// Deletes the Lease of a companion that is dead, so that the next one need not wait until it runs out.
+async fn free_lease(control_plane: &ControlPlane) -> Result<(), Error> {
+    let api: Api<Lease> = Api::namespaced(control_plane.client().await?, NAMESPACE);
+    match api.delete(manifests::LEASE, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other
+            .map(drop)
+            .map_err(Error::api(format!("delete the Lease {}", manifests::LEASE))),
+    }
 }

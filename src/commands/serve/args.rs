@@ -75,7 +75,6 @@ impl ProcessArgs {
     }
 
     /// The namespace of what belongs to this installation.
-    #[expect(dead_code, reason = "leader election and own certificates read it next")]
     pub(super) fn namespace(&self) -> String {
         let given = self.namespace.clone().filter(|name| !name.is_empty());
         given
@@ -219,11 +218,13 @@ impl CompanionArgs {
     pub(super) fn settings(self, process: &ProcessArgs) -> companion::Settings {
         let Self {
             webhook_configuration,
-            lease: _,
+            lease,
         } = self;
         companion::Settings {
             webhook_configuration,
             instance: process.instance.clone(),
+            namespace: process.namespace(),
+            lease,
             ..companion::Settings::default()
         }
     }

@@ -109,6 +109,14 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         tasks.spawn(async move { ended("metrics", served.await) });
     }
     if let Some(companion_metrics) = companion_metrics {
+        if no_admission {
+            // Where the webhook is served too, flips must not wait for a kind that cannot be listed.
+            let synced = companion_metrics.clone();
+            ops.require(move || {
+                let waits = || "the companion's caches are not filled yet".to_owned();
+                synced.is_synced().then_some(()).ok_or_else(waits)
+            });
+        }
         let client = client.client().await.map_err(|source| ServeError::Client {
             what: "the companion",
             source,

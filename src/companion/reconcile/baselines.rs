@@ -27,7 +27,7 @@ impl Subject<'_> {
         let now = self.world.clock.now();
         let ground = Ground {
             now,
-            start: self.world.start,
+            start: self.world.start(),
             guard: guard.as_ref(),
             leases: &leases,
         };

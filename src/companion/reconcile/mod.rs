@@ -233,7 +233,7 @@ impl Subject<'_> {
             let leases = lock(&self.world.leases).clone();
             let ground = Ground {
                 now,
-                start: self.world.start,
+                start: self.world.start(),
                 guard: ground_guard.as_ref(),
                 leases: &leases,
             };
@@ -264,7 +264,7 @@ impl Subject<'_> {
         state.latest = Some(Arc::clone(&looked.flipped.object));
         let ground = Ground {
             now: looked.at,
-            start: self.world.start,
+            start: self.world.start(),
             guard: looked.guard.as_ref(),
             leases: &looked.leases,
         };
@@ -392,7 +392,7 @@ impl Subject<'_> {
     fn back_off(&self, state: &mut State, trouble: &Trouble) -> Duration {
         let outdated = matches!(
             trouble,
-            Trouble::Write(WriteError::Stale) | Trouble::Look(LookError::Gone)
+            Trouble::Write(WriteError::Stale | WriteError::NotLeading(_)) | Trouble::Look(LookError::Gone)
         );
         let now = self.world.clock.now();
         let delay = if outdated {
