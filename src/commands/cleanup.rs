@@ -296,7 +296,11 @@ async fn attempt_one(api: &Api<Item>, object: &ObjectView) -> kube::Result<()> {
             .iter()
             .map(|index| remove(format!("/status/conditions/{index}")));
         let patch = build([uid, same].into_iter().chain(removals))?;
-        api.patch_status(name, &params, &patch).await?;
+        match api.patch_status(name, &params, &patch).await {
+            // The kind has no such subresource.
+            Err(kube::Error::Api(status)) if status.code == 404 => api.patch(name, &params, &patch).await?,
+            other => other?,
+        };
     }
     Ok(())
 }

@@ -31,6 +31,8 @@ pub(super) struct Kind {
     pub(super) needs: Needs,
     /// Whether the rule asks for the condition `Paused` to be written.
     pub(super) mirror: bool,
+    /// Whether `status` is a subresource.
+    pub(super) has_status: bool,
     /// Whether our condition can be written: `status` is a subresource and its condition list keeps
     /// `observedGeneration`.
     pub(super) takes_condition: bool,
@@ -66,6 +68,7 @@ impl Kind {
             },
             namespaced: crd.spec.scope == "Namespaced",
             needs,
+            has_status: version.has_status(),
             takes_condition: version.takes_condition(),
             rule,
         })
@@ -75,6 +78,7 @@ impl Kind {
     pub(super) fn is_as(&self, other: &Self) -> bool {
         self.resource == other.resource
             && self.namespaced == other.namespaced
+            && self.has_status == other.has_status
             && self.takes_condition == other.takes_condition
     }
 }
@@ -247,8 +251,11 @@ struct ItemSchema {
 }
 
 impl CrdVersion {
+    fn has_status(&self) -> bool {
+        self.subresources.as_ref().is_some_and(|s| s.status.is_some())
+    }
+
     fn takes_condition(&self) -> bool {
-        let subresource = self.subresources.as_ref().is_some_and(|s| s.status.is_some());
         let root = self.schema.as_ref().and_then(|schema| schema.open_api.as_ref());
         let Some(status) = root.and_then(|root| root.properties.status.as_ref()) else {
             return false;
@@ -260,7 +267,7 @@ impl CrdVersion {
                 .is_some_and(|item| item.keeps_all || item.properties.contains_key("observedGeneration")),
             None => status.keeps_all,
         };
-        subresource && kept
+        self.has_status() && kept
     }
 }
 

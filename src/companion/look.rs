@@ -4,7 +4,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{Api, api::ListParams};
 
-use super::{World, cache::Key, failpoint, guard, item::Item, kinds::Kind, lock};
+use super::{
+    World,
+    cache::Key,
+    failpoint, guard,
+    item::Item,
+    kinds::{self, Crd, Kind},
+    lock,
+};
 use crate::protocol::{
     GroupKind, Moment,
     evidence::{Guard, asks_members},
@@ -99,7 +106,7 @@ async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookEr
                     }));
                 }
                 // Its CRD has just gone: nobody is left to ask, and who refers to one is told so.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(kube::Error::Api(status)) if status.code == 404 && is_gone(world, &kind).await? => {}
                 Err(source) => {
                     return Err(LookError::Read {
                         what: format!("{}.{}", kind.resource.plural, kind.resource.group),
@@ -124,6 +131,18 @@ async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookEr
         guard,
         leases,
     })
+}
+
+/// Whether a kind whose list is not found is not there any more. It may also be that its version is not served any more,
+/// and the watch has not shown it yet: then its objects are still to be asked.
+async fn is_gone(world: &World, kind: &Kind) -> Result<bool, LookError> {
+    let name = format!("{}.{}", kind.resource.plural, kind.resource.group);
+    let api: Api<Item<Crd>> = Api::all_with(world.client.clone(), &kinds::crds());
+    let found = api.get_opt(&name).await.map_err(|source| LookError::Read {
+        what: format!("customresourcedefinitions {name}"),
+        source: Box::new(source),
+    })?;
+    Ok(found.is_none())
 }
 
 /// All objects of a kind, consistently, in one namespace (empty: in all). Pages of one list show one state of the store.

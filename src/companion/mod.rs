@@ -14,7 +14,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -122,6 +122,8 @@ struct World {
     leadership: leader::Leadership,
     memberships: Vec<Membership>,
     kinds: Mutex<BTreeMap<GroupKind, Arc<Kind>>>,
+    /// Whether `kinds` has all of them: before that a look would pass over some.
+    kinds_read: AtomicBool,
     cache: Mutex<Cache>,
     leases: Mutex<Leases>,
     guards: Mutex<Guards>,
@@ -258,6 +260,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         start: Mutex::new(clock.now()),
         leadership,
         kinds: Mutex::default(),
+        kinds_read: AtomicBool::new(false),
         cache: Mutex::default(),
         leases: Mutex::new(Leases::new(bounds)),
         guards: Mutex::default(),

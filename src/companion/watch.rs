@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -234,6 +234,7 @@ pub(super) async fn definitions(world: Arc<World>, shutdown: CancellationToken) 
             for name in gone {
                 watches.stop(&name);
             }
+            world.kinds_read.store(true, Ordering::Release);
         }
     };
     follow(
@@ -265,7 +266,11 @@ impl Watches {
         if self.running.get(name).is_some_and(|(known, _)| known.is_as(&kind)) {
             return;
         }
-        self.stop(name);
+        // In place of the one before, without a moment in which a look would find the kind missing and pass over it.
+        let before = self.running.remove(name);
+        if let Some((_, token)) = &before {
+            token.cancel();
+        }
         let kind = Arc::new(kind);
         tracing::info!(
             kind = %kind.rule.group_kind,
@@ -282,6 +287,9 @@ impl Watches {
         let group_kind = kind.rule.group_kind.clone();
         lock(&self.world.cache).set_head(&group_kind, Some(&kind.rule));
         lock(&self.world.kinds).insert(group_kind, Arc::clone(&kind));
+        if let Some((before, _)) = before {
+            forget(&self.world, &before, &BTreeSet::new());
+        }
         self.world.awaits(of_kind(&kind));
         let token = self.shutdown.child_token();
         self.running.insert(name.clone(), (Arc::clone(&kind), token.clone()));

@@ -56,9 +56,12 @@ impl WriteError {
     }
 }
 
-/// Gone, a conflict, or a `test` that failed. Another 422 is a refusal.
+/// How the API server says that a patch does not apply: a `test` failed, or a path is not there.
+const NOT_APPLIED: &str = "the server rejected our request due to an error in our request";
+
+/// Gone, a conflict, or a patch that does not apply. Another 422 is a refusal, by a webhook, a policy or the schema.
 fn is_outdated(code: u16, message: &str) -> bool {
-    matches!(code, 404 | 409) || (code == 422 && !message.contains("denied the request"))
+    matches!(code, 404 | 409) || (code == 422 && message.starts_with(NOT_APPLIED))
 }
 
 /// The tests that every write makes: this object, this flip.
@@ -184,6 +187,26 @@ fn parameters() -> PatchParams {
     }
 }
 
+/// Takes `PauseAcknowledged` away where it cannot be kept up to date any more, and returns the stored object.
+pub(super) async fn withdraw(
+    world: &World,
+    key: &Key,
+    kind: &Kind,
+    object: &ObjectView,
+) -> Result<ObjectView, WriteError> {
+    let api = look::api(world, kind, &key.namespace);
+    let all = object.status.conditions.iter().enumerate().rev();
+    let ours = all.filter(|(_, found)| found.type_ == condition::TYPE);
+    let operations = ours
+        .map(|(index, _)| json!({"op": "remove", "path": format!("/status/conditions/{index}")}))
+        .collect();
+    if kind.has_status {
+        let stored = patch_status(world, &api, key, object, operations).await?;
+        return Ok(look::typed(kind, stored));
+    }
+    patch(world, key, kind, guarded(object, operations), false).await
+}
+
 /// What became of a condition.
 #[derive(Debug)]
 pub(super) enum Projected {
@@ -287,13 +310,39 @@ async fn patch_status(
     object: &ObjectView,
     operations: Vec<Value>,
 ) -> Result<ObjectView, WriteError> {
-    let mut all = tests(object);
-    // The list is patched by index, and its order changes with other writes.
-    all.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version}));
-    all.extend(operations);
-    let patch = build(all)?;
+    let patch = build(guarded(object, operations))?;
     let parameters = parameters();
     let write = api.patch_status(&key.name, &parameters, &patch);
     let stored = world.leadership.write(write).await?;
     Ok(stored.map_err(WriteError::of)?.view)
+}
+
+/// Operations on a list, which is patched by index, and whose order changes with other writes.
+fn guarded(object: &ObjectView, operations: Vec<Value>) -> Vec<Value> {
+    let mut all = tests(object);
+    all.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version}));
+    all.extend(operations);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_from_a_change() {
+        assert!(is_outdated(
+            422,
+            "the server rejected our request due to an error in our request"
+        ));
+        assert!(is_outdated(409, "Operation cannot be fulfilled") && is_outdated(404, "not found"));
+        for refusal in [
+            r#"admission webhook "validation.cluster.cluster.x-k8s.io" denied the request: spec.x: Forbidden"#,
+            r#"clusters.cluster.x-k8s.io "c" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no"#,
+            r#"Cluster.cluster.x-k8s.io "c" is invalid: spec.x: Required value"#,
+        ] {
+            assert!(!is_outdated(422, refusal), "{refusal}");
+        }
+        assert!(!is_outdated(500, "failed calling webhook"));
+    }
 }

@@ -1,6 +1,10 @@
 //! One object that can be flipped: is it pending, whom does it wait for, what has to be written?
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 mod baselines;
 mod projection;
@@ -83,6 +87,9 @@ pub(super) async fn reconcile(world: &Arc<World>, key: &Key, state: &mut State) 
         lock(&world.on_time).remove(key);
         return (false, None);
     };
+    if !world.kinds_read.load(Ordering::Acquire) {
+        return (true, Some(world.settings.debounce));
+    }
     let now = world.clock.now();
     if now < state.not_before {
         return (true, Some(state.not_before.since(now)));
@@ -136,6 +143,7 @@ impl Subject<'_> {
         } else {
             Vec::new()
         };
+        self.withdraw(state).await?;
         if let Some(what) = repair::irregularity(rule, object) {
             return self.irregular(state, &what).await;
         }
@@ -281,7 +289,9 @@ impl Subject<'_> {
             Verdict::Echo(echo) => {
                 let written = record_of(&echo, &looked.flipped.object);
                 let Echo { state: word, .. } = *echo;
-                self.echo(state, &looked.flipped.object, word, written).await?;
+                if let Err(trouble) = self.echo(state, &looked.flipped.object, word, written).await {
+                    return Err(self.refused(state, trouble).await);
+                }
                 state.tracker.echoed(self.world.clock.now(), &echo);
                 if let Some(latest) = &state.latest {
                     state

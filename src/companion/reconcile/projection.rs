@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{FREE_WRITES, State, Subject, Trouble, backoff};
+use super::{FREE_WRITES, State, Subject, Trouble, backoff, chain};
 use crate::{
     companion::{
         guard, lock,
@@ -12,9 +12,12 @@ use crate::{
         condition::{self, Projection},
         evidence::Waiting,
         keys::{Record, Standing},
-        object::ObjectView,
+        object::{ObjectView, truncate},
     },
 };
+
+/// How much of a refusal the condition tells, in bytes.
+const REFUSAL_LIMIT: usize = 600;
 
 impl Subject<'_> {
     /// Says that the flip is pending. It is written when the reason changes: progress is not followed.
@@ -46,6 +49,57 @@ impl Subject<'_> {
         .await?;
         self.note_projected(state, projected, generation);
         Ok(())
+    }
+
+    /// A condition that cannot be kept up to date (the CRD has changed) must not stand: a wait would be met by it.
+    pub(super) async fn withdraw(&self, state: &mut State) -> Result<(), Trouble> {
+        let object = &self.flipped.object;
+        if !self.kind.takes_condition && condition::stored(object).is_some() {
+            let stored = write::withdraw(self.world, self.key, &self.kind, object).await?;
+            tracing::warn!(object = %self.key, "the kind does not keep our condition any more: it is taken away");
+            state.latest = Some(Arc::new(stored));
+        }
+        Ok(())
+    }
+
+    /// Everybody has answered, and the acknowledgement is refused (by a webhook of Cluster API, say): says so where people
+    /// look. `/status` is another resource, which most webhooks are not called for.
+    pub(super) async fn refused(&self, state: &mut State, trouble: Trouble) -> Trouble {
+        let Trouble::Write(error @ (WriteError::Refused(_) | WriteError::PutBack)) = &trouble else {
+            return trouble;
+        };
+        if !self.kind.takes_condition {
+            return trouble;
+        }
+        let Standing::Own(record) = Standing::of(&self.kind.rule.group_kind, &self.flipped.object) else {
+            return trouble;
+        };
+        let generation = record.stamp.generation;
+        let begins = format!("pause generation {generation} is seen by everybody, but the acknowledgement");
+        let mut message = format!("{begins} cannot be written, and is tried again: {}", chain(error));
+        truncate(&mut message, REFUSAL_LIMIT);
+        let rule = &self.kind.rule;
+        let written = write::condition(self.world, self.key, &self.kind, |object| {
+            let Standing::Own(record) = Standing::of(&rule.group_kind, object) else {
+                return None;
+            };
+            let stands = record.stamp.generation == generation && !record.is_acknowledged(rule);
+            let is_there = condition::stored(object)
+                .is_some_and(|found| found.status == "Unknown" && found.message.starts_with(&begins));
+            (stands && !is_there).then(|| Projection {
+                status: "Unknown",
+                reason: condition::AWAITING_CONTROLLERS,
+                message: message.clone(),
+                observed_generation: object.metadata.generation.unwrap_or_default(),
+            })
+        });
+        match written.await {
+            Ok(projected) => {
+                self.note_projected(state, projected, generation);
+            }
+            Err(error) => tracing::debug!(object = %self.key, error = %chain(&error), "the condition has to wait"),
+        }
+        trouble
     }
 
     pub(super) fn note_projected(&self, state: &mut State, projected: Projected, generation: u64) -> Arc<ObjectView> {

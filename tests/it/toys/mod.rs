@@ -2,6 +2,7 @@
 
 mod ecosystem;
 mod hands;
+mod scope;
 
 use std::process::Output;
 
