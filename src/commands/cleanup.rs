@@ -41,6 +41,9 @@ pub struct Args {
     /// The rules file, where a rule is for kinds that are no custom resources
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
     rules: Option<PathBuf>,
+    /// Look at the kinds that a rule is for alone, not at every custom resource: takes fewer rights
+    #[arg(long)]
+    ruled_kinds: bool,
     #[command(flatten)]
     consent: Consent,
     #[command(flatten)]
@@ -118,7 +121,12 @@ fn conditions(object: &ObjectView) -> Vec<usize> {
 /// Nobody can be asked, our webhooks stand, a cluster that cannot be read. What goes wrong with single objects is
 /// printed, and makes the exit code 1.
 pub async fn run(args: Args) -> super::Result {
-    let Args { rules, consent, client } = args;
+    let Args {
+        rules,
+        ruled_kinds,
+        consent,
+        client,
+    } = args;
     consent.check()?;
     let rules = load(rules.as_ref())?;
     let client = client.client().await?;
@@ -126,7 +134,11 @@ pub async fn run(args: Args) -> super::Result {
     if !standing.is_empty() {
         return Err(CleanupError::WebhooksStand(standing).into());
     }
-    let kinds = kinds::custom_and_ruled(&client, &rules).await?;
+    let kinds = if ruled_kinds {
+        kinds::ruled(&client, &rules).await?
+    } else {
+        kinds::custom_and_ruled(&client, &rules).await?
+    };
     let mut targets = find(&client, &kinds).await?;
     if targets.is_empty() {
         writeln!(io::stdout(), "Nothing to do: no object carries anything of pausegen's.")?;

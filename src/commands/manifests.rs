@@ -10,14 +10,24 @@ use clap::ValueEnum;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::rules::load;
-use crate::rules::manifests::{
-    Access, Endpoint, FailurePolicy, Own, Target, cluster_role, cluster_role_binding, role, role_binding,
-    service_account, to_yaml, user, webhooks,
+use crate::rules::{
+    chart,
+    deploy::{self, Deploy},
+    manifests::{
+        Access, Endpoint, FailurePolicy, Own, TLS_SECRET, Target, cluster_role, cluster_role_binding, role,
+        role_binding, service_account, to_yaml, user, webhooks,
+    },
 };
 
-/// Print the webhook configurations and the RBAC that exactly these rules need.
+/// Print the webhook configurations and the RBAC that exactly these rules need, and what runs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Which parts; else rbac and webhooks
+    #[arg(value_name = "PART", value_enum)]
+    parts: Vec<Part>,
+    /// The image (part deploy)
+    #[arg(long, value_name = "NAME:TAG")]
+    image: Option<String>,
     /// The rules file; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
     rules: Option<PathBuf>,
@@ -54,6 +64,27 @@ pub struct Args {
     /// Where `serve` has its Lease and the Secret of its certificates; else the namespace of the ServiceAccount
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
+    /// What to print
+    #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Yaml)]
+    output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Namespace, Deployment, Service and what else the Helm chart has, with its defaults
+    Deploy,
+    /// What `serve` may do
+    Rbac,
+    /// The webhook configurations
+    Webhooks,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// The objects
+    Yaml,
+    /// Values for the Helm chart: what the rules decide, and the kinds that the ClusterRole lets in
+    HelmValues,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -79,6 +110,8 @@ struct Namespaced {
 /// A file that cannot be read or has mistakes.
 pub fn run(args: Args) -> super::Result {
     let Args {
+        parts,
+        image,
         rules,
         service,
         service_port,
@@ -91,8 +124,58 @@ pub fn run(args: Args) -> super::Result {
         service_account: account,
         user: name,
         namespace,
+        output,
     } = args;
+    let built_in = rules.is_none();
     let rules = load(rules.as_ref())?;
+    let access = Access {
+        discover_providers,
+        installed,
+    };
+    if let Some((group, resource)) = access.without_pattern(&rules).next() {
+        return Err(format!(
+            "--installed-kind {resource}.{group}: no rule has a pattern for that group, and kinds that a rule names need not \
+             be given"
+        )
+        .into());
+    }
+    if output == Output::HelmValues {
+        let values = chart::values(&rules, built_in, access)?;
+        write!(
+            io::stdout(),
+            "# What pausegen manifests -o helm-values prints: not to be edited.\n{}",
+            to_yaml(&values)?
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let failure_policy = match failure_policy {
+        PolicyArg::Fail => FailurePolicy::Fail,
+        PolicyArg::Ignore => FailurePolicy::Ignore,
+    };
+    let has = |part| parts.contains(&part) || (parts.is_empty() && part != Part::Deploy);
+    let mut documents = Vec::new();
+    if has(Part::Deploy) {
+        if service.name != deploy::NAME || account != service || url.is_some() || name.is_some() {
+            return Err(format!(
+                "part deploy: --service and --service-account must both be NAMESPACE/{}, with neither --url nor --user: \
+                 use the Helm chart for other names",
+                deploy::NAME
+            )
+            .into());
+        }
+        let objects = Deploy {
+            namespace: &service.namespace,
+            image: &image.ok_or(
+                "part deploy: --image is missing: build the image with the Dockerfile, push it, and say where it is",
+            )?,
+            rules: &rules.to_yaml()?,
+            failure_policy,
+        }
+        .objects()?;
+        for object in objects {
+            documents.push(to_yaml(&object)?);
+        }
+    }
     let target = Target {
         endpoint: match url {
             Some(url) => Endpoint::Url(url),
@@ -108,33 +191,30 @@ pub fn run(args: Args) -> super::Result {
             ),
             None => None,
         },
-        failure_policy: match failure_policy {
-            PolicyArg::Fail => FailurePolicy::Fail,
-            PolicyArg::Ignore => FailurePolicy::Ignore,
-        },
+        failure_policy,
         namespace_selector,
-    };
-    let access = Access {
-        discover_providers,
-        installed,
     };
     let subject = match name {
         Some(name) => user(&name),
         None => service_account(&account.namespace, &account.name),
     };
-    let own = Own {
-        namespace: namespace.unwrap_or(account.namespace),
-        ..Own::default()
-    };
-    let (mutating, validating) = webhooks(&rules, &target);
-    let documents = [
-        to_yaml(&cluster_role(&rules, &access))?,
-        to_yaml(&cluster_role_binding(subject.clone()))?,
-        to_yaml(&role(&own))?,
-        to_yaml(&role_binding(&own, subject))?,
-        to_yaml(&mutating)?,
-        to_yaml(&validating)?,
-    ];
+    if has(Part::Rbac) {
+        let own = Own {
+            namespace: namespace.unwrap_or(account.namespace),
+            // What is deployed cares for its certificates itself.
+            tls_secret: has(Part::Deploy).then(|| TLS_SECRET.to_owned()),
+            ..Own::default()
+        };
+        documents.push(to_yaml(&cluster_role(&rules, &access))?);
+        documents.push(to_yaml(&cluster_role_binding(subject.clone()))?);
+        documents.push(to_yaml(&role(&own))?);
+        documents.push(to_yaml(&role_binding(&own, subject))?);
+    }
+    if has(Part::Webhooks) {
+        let (mutating, validating) = webhooks(&rules, &target);
+        documents.push(to_yaml(&mutating)?);
+        documents.push(to_yaml(&validating)?);
+    }
     let mut out = io::stdout().lock();
     for document in documents {
         write!(out, "---\n{document}")?;

@@ -9,13 +9,23 @@ use k8s_openapi::api::{
 };
 use serde::Serialize;
 
-use super::{Rules, manifests, rbac};
+use super::{
+    Rules, manifests,
+    rbac::{self, Access},
+};
 
 /// The values that the chart takes.
 #[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Values {
     /// Everything that rules decide.
     pub rules: Generated,
+    /// The kinds of patterns that are installed, `RESOURCE.GROUP`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub installed_kinds: Vec<String>,
+    /// Whether whole groups are let in.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub discover_providers: bool,
 }
 
 /// What rules decide in the chart.
@@ -52,8 +62,17 @@ pub struct Webhooks {
 /// # Errors
 ///
 /// None that is known: see [`Rules::to_yaml`].
-pub fn values(rules: &Rules, built_in: bool) -> Result<Values, serde_saphyr::SerializeError> {
+pub fn values(rules: &Rules, built_in: bool, access: Access) -> Result<Values, serde_saphyr::SerializeError> {
+    let Access {
+        discover_providers,
+        installed,
+    } = access;
     Ok(Values {
+        installed_kinds: installed
+            .into_iter()
+            .map(|(group, resource)| format!("{resource}.{group}"))
+            .collect(),
+        discover_providers,
         rules: Generated {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             file: if built_in { None } else { Some(rules.to_yaml()?) },

@@ -7,6 +7,7 @@
 //! - [`live`]: rules that change while the process runs.
 //! - [`manifests`]: the webhook configurations that exactly these rules need.
 //! - [`rbac`]: the rights that exactly these rules need.
+//! - [`deploy`]: what runs, for those who do not use Helm.
 //! - [`chart`]: what the Helm chart has to know of rules.
 //! - [`server`]: how rules and a cluster fit together.
 //! - [`Rules`]: the file as the rest of the program uses it: a [`KindRule`] for a kind.
@@ -31,6 +32,7 @@ pub mod cel;
 pub mod chart;
 mod check;
 mod compile;
+pub mod deploy;
 pub mod error;
 pub mod file;
 pub mod live;

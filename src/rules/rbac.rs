@@ -161,7 +161,7 @@ pub fn always() -> Vec<PolicyRule> {
     policy.extend(allow(
         "apiextensions.k8s.io",
         one("customresourcedefinitions"),
-        &["get", "list", "watch"],
+        &["list", "watch"],
     ));
     // Whether the webhooks are called for a namespace is told by its labels.
     policy.extend(allow("", one("namespaces"), &["get"]));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use super::build::Builder;
 use super::process::Spawner;
-use super::tools::{self, CLUSTER_API, ETCD, KUBERNETES, Module};
+use super::tools::{self, CLUSTER_API, ETCD, HELM, KUBERNETES, Module};
 
 /// The programs of a control plane.
 #[derive(Clone, Debug)]
@@ -75,6 +75,18 @@ pub(super) fn find(spawner: &Spawner, capi: bool) -> Result<Binaries, Error> {
         kubectl: find("kubectl").ok_or_else(missing("kubectl"))?,
         capi,
     })
+}
+
+/// Helm, built once from its pinned Go module. That takes a minute the first time, and blocks. `exe` is the `pausegen`
+/// binary.
+///
+/// # Errors
+///
+/// It cannot be built.
+pub fn helm(exe: &Path) -> Result<PathBuf, Error> {
+    let spawner = Spawner::new(exe)?;
+    let folder = Builder::new(&spawner, cache_folder()?)?.build(&HELM)?;
+    Ok(folder.join("helm"))
 }
 
 /// A folder that somebody else filled.

@@ -38,7 +38,7 @@ pub mod progress;
 mod tools;
 mod wait;
 
-pub use binaries::{Binaries, CapiBinaries};
+pub use binaries::{Binaries, CapiBinaries, helm};
 pub use capi::{Capi, ClusterShape, Manager, ManagerKind};
 pub use control_plane::{Options, Sandbox};
 pub use error::Error;

@@ -52,6 +52,19 @@ pub(super) const KUBERNETES: Module = Module {
     patches: &[],
 };
 
+/// For whoever tests the chart. Its Kubernetes modules have the version of [`KUBERNETES`], so that what both need is
+/// compiled once.
+pub(super) const HELM: Module = Module {
+    name: "helm",
+    go_mod: include_str!("tools/helm/go.mod"),
+    go_sum: include_str!("tools/helm/go.sum"),
+    programs: &[Program {
+        name: "helm",
+        package: "helm.sh/helm/v4/cmd/helm",
+    }],
+    patches: &[],
+};
+
 pub(super) const CLUSTER_API: Module = Module {
     name: "cluster-api",
     go_mod: include_str!("tools/cluster-api/go.mod"),
@@ -216,6 +229,7 @@ mod tests {
         );
         assert!(flags.ends_with("gitMinor=36"), "{flags}");
         assert_eq!(ETCD.ldflags(), "-s -w");
+        assert_eq!(HELM.version_of("k8s.io/client-go"), Some("v0.36.3"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod admission;
+mod chart;
 mod companion;
 mod model;
 mod protocol;

@@ -63,3 +63,9 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
+
+/// A free port of this machine, for a moment.
+pub(crate) fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}

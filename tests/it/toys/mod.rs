@@ -1,5 +1,6 @@
 //! Small kinds on a plain API server, under the running product. The test plays their controllers.
 
+mod chart;
 mod ecosystem;
 mod hands;
 mod scope;
