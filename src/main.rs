@@ -1,12 +1,20 @@
 //! The `pausegen` command: parses its arguments and hands over.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::Parser;
-use pausegen::commands::{self, Cli};
+use clap::FromArgMatches as _;
+use pausegen::commands::{self, Cli, complete};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    if let Some(answer) = complete::asked_by_kubectl(&arguments) {
+        // Where nobody reads it there is nobody to tell.
+        drop(std::io::stdout().write_all(answer.as_bytes()));
+        return ExitCode::SUCCESS;
+    }
+    let matches = complete::command(&arguments).get_matches_from(arguments);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {
         Ok(code) => code,
         // Whoever read our output has seen enough, as with `pausegen manifests | head`.

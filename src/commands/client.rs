@@ -1,6 +1,6 @@
 //! The flags that name a cluster, for every subcommand that talks to one.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use kube::{
     Client, Config,
@@ -16,6 +16,23 @@ pub struct ClientArgs {
     /// The context of the kubeconfig; else its current one
     #[arg(long, env = "PAUSEGEN_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
+}
+
+/// Which cluster, as whom, and for how long: the flags that people know from kubectl.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Cluster")]
+pub struct KubectlArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// Act as this user
+    #[arg(long = "as", value_name = "USER")]
+    as_user: Option<String>,
+    /// Act as a member of this group (repeatable)
+    #[arg(long = "as-group", value_name = "GROUP", requires = "as_user")]
+    as_groups: Vec<String>,
+    /// How long to wait for an answer of the API server, such as 10s; 0 for no limit
+    #[arg(long, value_name = "DURATION", value_parser = super::times::duration)]
+    request_timeout: Option<Duration>,
 }
 
 /// There is no client.
@@ -83,5 +100,27 @@ impl ClientArgs {
     /// As [`ClientArgs::config`].
     pub async fn client(&self) -> Result<Client, ClientError> {
         Client::try_from(self.config().await?).map_err(ClientError::Client)
+    }
+}
+
+impl KubectlArgs {
+    /// A client, and the namespace that its context names.
+    ///
+    /// # Errors
+    /// As [`ClientArgs::config`].
+    pub async fn client(&self) -> Result<(Client, String), ClientError> {
+        let mut config = self.client.config().await?;
+        if let Some(user) = &self.as_user {
+            config.auth_info.impersonate = Some(user.clone());
+            config.auth_info.impersonate_groups = (!self.as_groups.is_empty()).then(|| self.as_groups.clone());
+        }
+        if let Some(timeout) = self.request_timeout {
+            let limit = Some(timeout).filter(|limit| !limit.is_zero());
+            config.connect_timeout = limit;
+            config.read_timeout = limit;
+            config.write_timeout = limit;
+        }
+        let namespace = config.default_namespace.clone();
+        Ok((Client::try_from(config).map_err(ClientError::Client)?, namespace))
     }
 }

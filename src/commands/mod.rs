@@ -10,19 +10,27 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
+pub mod audit;
 pub mod cleanup;
 pub mod client;
+mod cluster;
+pub mod complete;
 pub mod consent;
 mod counter;
 pub mod demo;
+pub mod describe;
 pub mod exec;
+pub mod flip;
 mod kinds;
 pub mod manifests;
 pub mod rules;
 pub mod sandbox;
 pub mod serve;
 pub mod sweep;
+mod targets;
+mod times;
 pub mod unacknowledge;
+pub mod wait;
 
 /// What a subcommand returns: its exit code, or an error that [`print_error`] shows with its causes.
 pub type Result = std::result::Result<ExitCode, Box<dyn Error + Send + Sync>>;
@@ -53,12 +61,26 @@ pub enum Command {
     Serve(Box<serve::Args>),
     /// The rules file: check it, print it, compare it with a cluster
     Rules(rules::Args),
+    /// What is paused, since when, by whom, why, and did every controller acknowledge it?
+    Audit(Box<audit::Args>),
+    /// A readable account of one object: its pause, who attested what and when, and what would change it
+    Describe(Box<describe::Args>),
+    /// Pauses objects, by field or annotation as the rules say
+    Pause(Box<flip::PauseArgs>),
+    /// Resumes objects
+    Resume(Box<flip::ResumeArgs>),
+    /// Waits until a pause or a resume is acknowledged
+    Wait(Box<wait::Args>),
     /// The webhook configurations and the RBAC that exactly these rules need, as YAML
     Manifests(Box<manifests::Args>),
     /// Asks for a new stamp: a new pause generation, pending until everybody has answered again
     Unacknowledge(unacknowledge::Args),
     /// Removes every key and condition of ours from all objects, at an uninstall
     Cleanup(cleanup::Args),
+    /// Prints completions for a shell
+    Completion(complete::CompletionArgs),
+    /// Writes manual pages
+    Man(complete::ManArgs),
     /// Runs a program that dies with its parent (the sandbox starts its processes with this)
     #[command(name = exec::NAME, hide = true)]
     Exec(exec::Args),
@@ -72,14 +94,7 @@ impl Command {
     fn default_log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
-            Self::Demo(_)
-            | Self::Sandbox(_)
-            | Self::Rules(_)
-            | Self::Manifests(_)
-            | Self::Unacknowledge(_)
-            | Self::Cleanup(_)
-            | Self::Exec(_)
-            | Self::Sweep(_) => "warn",
+            _ => "warn",
         }
     }
 }
@@ -129,6 +144,13 @@ async fn dispatch(command: Command) -> Result {
         Command::Manifests(args) => manifests::run(*args),
         Command::Unacknowledge(args) => unacknowledge::run(args).await,
         Command::Cleanup(args) => cleanup::run(args).await,
+        Command::Audit(args) => audit::run(*args).await,
+        Command::Describe(args) => describe::run(*args).await,
+        Command::Wait(args) => wait::run(*args).await,
+        Command::Pause(args) => flip::pause(*args).await,
+        Command::Resume(args) => flip::resume(*args).await,
+        Command::Completion(args) => complete::completion(&args),
+        Command::Man(args) => complete::man(&args),
         Command::Exec(args) => exec::run(args),
         Command::Sweep(args) => sweep::run(args),
     }

@@ -88,7 +88,9 @@ pub fn observed_generation(attestor: &Attestor, object: &ObjectView) -> Option<i
     })
 }
 
-fn find<'a>(rule: &ConditionRule, object: &'a ObjectView) -> Option<&'a Condition> {
+/// The condition that a rule speaks of, if the object has it.
+#[must_use]
+pub fn find<'a>(rule: &ConditionRule, object: &'a ObjectView) -> Option<&'a Condition> {
     let conditions = match rule.at {
         ConditionsAt::Status => &object.status.conditions,
         ConditionsAt::StatusV1Beta2 => &object.status.v1beta2.as_ref()?.conditions,

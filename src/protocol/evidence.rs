@@ -662,7 +662,8 @@ fn laggard(ruled: &Ruled, attestor: &str, lag: Lag) -> Laggard {
 
 /// The inputs of the flipped object to ask for: of the object itself all, of a member the inherited ones; `only` those
 /// that changed, if the flip was clean. A hasty one asks everybody, for every input.
-fn asked_of(flipped: &Ruled, own: bool, only: Option<&BTreeSet<InputId>>) -> Vec<InputId> {
+#[must_use]
+pub fn asked_of(flipped: &Ruled, own: bool, only: Option<&BTreeSet<InputId>>) -> Vec<InputId> {
     let concerned = flipped.rule.inputs.iter().filter(|input| own || input.inherited);
     concerned
         .filter(|input| only.is_none_or(|only| only.contains(&input.id)))
@@ -682,7 +683,9 @@ pub fn asks_members(flipped: &Ruled) -> bool {
     }
 }
 
-fn reference(own: bool, input: &InputId) -> InputRef {
+/// An input of the flipped object, as an attestor of that object or of a member sees it.
+#[must_use]
+pub fn reference(own: bool, input: &InputId) -> InputRef {
     if own {
         InputRef::Own(input.clone())
     } else {
@@ -691,7 +694,8 @@ fn reference(own: bool, input: &InputId) -> InputRef {
 }
 
 /// What an attestor of `ruled` says of an input of the flipped object, whose intent is `intent`.
-fn answer(
+#[must_use]
+pub fn answer(
     attestor: &Attestor,
     ruled: &Ruled,
     own: bool,

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::support::{self, eventually};
 
-const GROUP: &str = "sea.example.org";
+pub(crate) const GROUP: &str = "sea.example.org";
 
 /// A Fleet hands its pause down to its Ships. Short times, so that nothing here takes long.
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 apiVersion: pausegen.io/v1alpha1
 kind: Rules
 stalenessBound: 3s
@@ -54,7 +54,7 @@ rules:
         endsWith: annotation
 ";
 
-fn resource(kind: &str) -> ApiResource {
+pub(crate) fn resource(kind: &str) -> ApiResource {
     ApiResource {
         group: GROUP.to_owned(),
         version: "v1".to_owned(),
@@ -64,7 +64,7 @@ fn resource(kind: &str) -> ApiResource {
     }
 }
 
-async fn define(client: &Client, kind: &str) {
+pub(crate) async fn define(client: &Client, kind: &str) {
     let ar = resource(kind);
     let condition = json!({"type": "object", "properties": {
         "type": {"type": "string"}, "status": {"type": "string"}, "reason": {"type": "string"},
@@ -95,13 +95,13 @@ async fn define(client: &Client, kind: &str) {
 }
 
 /// The stage: a Fleet with two Ships in a namespace.
-struct Sea {
-    fleets: Api<DynamicObject>,
-    ships: Api<DynamicObject>,
+pub(crate) struct Sea {
+    pub(crate) fleets: Api<DynamicObject>,
+    pub(crate) ships: Api<DynamicObject>,
 }
 
 impl Sea {
-    async fn new(client: &Client) -> Self {
+    pub(crate) async fn new(client: &Client) -> Self {
         let sea = Self {
             fleets: Api::namespaced_with(client.clone(), "default", &resource("Fleet")),
             ships: Api::namespaced_with(client.clone(), "default", &resource("Ship")),
@@ -124,13 +124,13 @@ impl Sea {
     }
 
     /// The controllers of all three answer.
-    async fn answer(&self, fleet: &str, one: &str, other: &str, paused: bool) {
+    pub(crate) async fn answer(&self, fleet: &str, one: &str, other: &str, paused: bool) {
         says(&self.fleets, fleet, paused).await;
         says(&self.ships, one, paused).await;
         says(&self.ships, other, paused).await;
     }
 
-    async fn pause(&self, paused: bool) -> DynamicObject {
+    pub(crate) async fn pause(&self, paused: bool) -> DynamicObject {
         let patch = Patch::Merge(json!({"spec": {"paused": paused}}));
         self.fleets
             .patch("armada", &PatchParams::default(), &patch)
@@ -138,12 +138,12 @@ impl Sea {
             .unwrap()
     }
 
-    async fn fleet(&self) -> DynamicObject {
+    pub(crate) async fn fleet(&self) -> DynamicObject {
         self.fleets.get("armada").await.unwrap()
     }
 
     /// Waits for this word.
-    async fn acknowledged(&self, word: &str) -> DynamicObject {
+    pub(crate) async fn acknowledged(&self, word: &str) -> DynamicObject {
         eventually(word, async || {
             Some(self.fleet().await).filter(|fleet| annotation(fleet, "acknowledged") == word)
         })
@@ -152,7 +152,7 @@ impl Sea {
 }
 
 /// A controller writes its condition.
-async fn says(api: &Api<DynamicObject>, name: &str, paused: bool) {
+pub(crate) async fn says(api: &Api<DynamicObject>, name: &str, paused: bool) {
     let present = api.get(name).await.unwrap();
     let mut conditions: Vec<Value> = present.data["status"]["conditions"]
         .as_array()
@@ -172,14 +172,14 @@ async fn says(api: &Api<DynamicObject>, name: &str, paused: bool) {
     api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
 }
 
-fn annotation(object: &DynamicObject, key: &str) -> String {
+pub(crate) fn annotation(object: &DynamicObject, key: &str) -> String {
     let annotations = object.metadata.annotations.as_ref();
     annotations
         .and_then(|all| all.get(&format!("pausegen.io/{key}")).cloned())
         .unwrap_or_default()
 }
 
-fn acknowledgement(object: &DynamicObject) -> Acknowledgement {
+pub(crate) fn acknowledgement(object: &DynamicObject) -> Acknowledgement {
     serde_json::from_str(&annotation(object, "acknowledgement")).unwrap()
 }
 

@@ -8,6 +8,7 @@ mod chart;
 mod companion;
 mod model;
 mod protocol;
+mod report;
 mod rules;
 mod sandbox;
 mod scenarios;

@@ -8,9 +8,9 @@ use kube::Api;
 use pausegen::protocol::condition::AWAITING_CONTROLLERS;
 use pausegen::sandbox::ManagerKind;
 
-use super::Scenes;
 use super::rig::Change::{Annotation, Field};
 use super::rig::{BOUND, IMPATIENCE, Rig, options, settled};
+use super::{Scenes, named};
 
 #[tokio::test]
 async fn nobody_acknowledges_for_a_frozen_manager() {
@@ -51,6 +51,7 @@ async fn one_frozen(rig: &Rig, manager: ManagerKind, of_it: &'static str) {
         names.iter().any(|name| message.contains(name)),
         "no {of_it} is named: {message}"
     );
+    named::exactly_who_lags(rig, !paused, of_it).await;
     rig.manager(manager).thaw().unwrap();
     rig.acknowledged(&flip).await;
 }

@@ -9,6 +9,7 @@ mod calm;
 mod demo;
 mod frozen;
 mod killed;
+mod named;
 mod rig;
 mod unruled;
 

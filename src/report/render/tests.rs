@@ -1,0 +1,210 @@
+use jiff::Timestamp;
+
+use super::{Format, Style, render};
+use crate::{
+    protocol::keys::Evidence,
+    report::{
+        model::{Code, Finding, Lag, Laggard, Report, Row, SinceFrom, Status, Totals},
+        text::is_active,
+    },
+};
+
+const ALL: [Format; 9] = [
+    Format::Table,
+    Format::Wide,
+    Format::Json,
+    Format::Yaml,
+    Format::Csv,
+    Format::Name,
+    Format::Markdown,
+    Format::Html,
+    Format::OpenReports,
+];
+
+/// Everything that somebody may write, hostile.
+fn hostile(text: &str) -> Report {
+    let text = text.to_owned();
+    let row = Row {
+        api_version: "cluster.x-k8s.io/v1beta2".to_owned(),
+        kind: text.clone(),
+        group: "cluster.x-k8s.io".to_owned(),
+        namespace: text.clone(),
+        name: text.clone(),
+        uid: text.clone(),
+        status: Status::Pending,
+        acknowledged: Some(text.clone()),
+        paused: true,
+        paused_by: vec![text.clone()],
+        inherited_from: Vec::new(),
+        member_of: Vec::new(),
+        owned_by: Some(text.clone()),
+        generation: Some(3),
+        observed_generation: Some(2),
+        hasty: false,
+        evidence: Some(Evidence::Settled),
+        bound_seconds: Some(60),
+        lease: text.clone(),
+        objects: Some(1),
+        excluded: vec![text.clone()],
+        since: Some("2026-01-02T03:04:05Z".to_owned()),
+        since_from: Some(SinceFrom::Stamp),
+        by: text.clone(),
+        reason: text.clone(),
+        acknowledged_at: Some(text.clone()),
+        took_seconds: Some(1.5),
+        waits_for: vec![Laggard {
+            kind: text.clone(),
+            namespace: text.clone(),
+            name: text.clone(),
+            attestor: text.clone(),
+            lag: Lag::NotAnswered,
+        }],
+        to_be_proven: 0,
+        findings: vec![Finding {
+            code: Code::Pending,
+            message: text.clone(),
+        }],
+    };
+    Report {
+        api_version: "pausegen.io/v1alpha1",
+        kind: "PauseAudit",
+        at: "2026-01-02T03:05:00Z".to_owned(),
+        source: text.clone(),
+        complete: true,
+        unknown: vec![text],
+        totals: Totals {
+            objects: 1,
+            rows: 1,
+            paused: 1,
+            unacknowledged: 1,
+            findings: 1,
+        },
+        rows: vec![row],
+    }
+}
+
+fn now() -> Timestamp {
+    "2026-01-09T03:05:00Z".parse().unwrap()
+}
+
+fn rendered(text: &str, format: Format) -> String {
+    render(&hostile(text), format, Style::default(), now()).unwrap()
+}
+
+#[test]
+fn no_format_lets_active_characters_through() {
+    for format in ALL {
+        let out = rendered("a\u{1b}]0;x\u{7}\u{9b}2J\r\nb\u{202e}c\u{200b}", format);
+        let active: Vec<char> = out.chars().filter(|c| is_active(*c) && *c != '\n').collect();
+        // RFC 4180 ends lines so.
+        let active: Vec<char> = active
+            .into_iter()
+            .filter(|c| !(format == Format::Csv && *c == '\r'))
+            .collect();
+        assert_eq!(active, Vec::<char>::new(), "{format:?}: {out:?}");
+    }
+    let csv = rendered("a\r\nb", Format::Csv);
+    assert_eq!(csv.matches("\r\n").count(), 2, "one line a row: {csv:?}");
+}
+
+#[test]
+fn json_and_yaml_read_back_as_they_were() {
+    for text in ["a\u{1b}[2J\"\\ \u{202e}", "plain", "yes", "- a: b #c", "multi\nline"] {
+        let json: serde_json::Value = serde_json::from_str(&rendered(text, Format::Json)).unwrap();
+        assert_eq!(json["rows"][0]["reason"], text);
+        let yaml: serde_json::Value = serde_saphyr::from_str(&rendered(text, Format::Yaml)).unwrap();
+        assert_eq!(yaml["rows"][0]["reason"], text);
+        let report: serde_json::Value = serde_saphyr::from_str(&rendered(text, Format::OpenReports)).unwrap();
+        assert_eq!(report["kind"], "ClusterReport");
+        assert_eq!(report["summary"]["fail"], 1);
+        assert_eq!(report["results"][0]["resources"][0]["name"], text);
+    }
+}
+
+#[test]
+fn no_cell_is_a_formula() {
+    for formula in [
+        "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\"=1", "|cmd", "＝1", "%x", "\r=1",
+    ] {
+        let csv = rendered(formula, Format::Csv);
+        let line = csv.lines().nth(1).unwrap();
+        for cell in cells(line) {
+            let first = cell.chars().find(|c| !c.is_whitespace() && *c != '"').unwrap_or('x');
+            assert!(!"=+-@|%＝\t".contains(first), "{formula:?}: {cell:?}");
+        }
+    }
+    assert!(
+        rendered("plain", Format::Csv)
+            .lines()
+            .nth(1)
+            .unwrap()
+            .starts_with("plain,")
+    );
+}
+
+/// The cells of a line, as a spreadsheet reads them.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut cell, mut quoted) = (Vec::new(), String::new(), false);
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                cell.push('"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(std::mem::take(&mut cell)),
+            c => cell.push(c),
+        }
+    }
+    cells.push(cell);
+    cells
+}
+
+#[test]
+fn no_text_becomes_markup() {
+    let attack = "</style></script><script>alert(1)</script><img src=x onerror='alert(1)'>\"&amp;";
+    let html = rendered(attack, Format::Html);
+    assert_eq!(html.matches("<script").count(), 1, "the page's own filters");
+    assert_eq!(html.matches("<img").count(), 0);
+    assert_eq!(html.matches("onerror='").count(), 0);
+    assert!(html.contains("&lt;img src=x onerror=&#39;alert(1)&#39;&gt;&quot;&amp;amp;"));
+    assert!(
+        !html.contains("http://") && !html.contains("https://"),
+        "nothing comes from elsewhere"
+    );
+
+    let markdown = rendered("a|b\n[c](https://x) <b> ![d](e) @user `f`", Format::Markdown);
+    for sign in ["[c]", "<b>", "![d]", "@user", "`f`", "https://"] {
+        assert!(!markdown.contains(sign), "{sign} in {markdown}");
+    }
+    let row = markdown.lines().find(|line| line.starts_with("| a")).unwrap();
+    let bars = row.replace("\\|", "").matches('|').count();
+    assert_eq!(bars, 12, "{row}");
+}
+
+#[test]
+fn a_table_fits_its_terminal() {
+    let style = Style {
+        color: true,
+        columns: Some(100),
+        namespaces: true,
+    };
+    let out = render(
+        &hostile("日本語の長い理由 with words in it"),
+        Format::Table,
+        style,
+        now(),
+    )
+    .unwrap();
+    let table: Vec<&str> = out.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(table.len(), 2);
+    assert!(table[1].starts_with("\u{1b}[33m") && table[1].ends_with("\u{1b}[0m"));
+    for line in out.lines() {
+        let plain = line.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
+        assert!(crate::report::text::width(&plain) <= 140, "{plain}");
+    }
+    let plain = render(&hostile("x"), Format::Table, Style::default(), now()).unwrap();
+    assert!(!plain.contains('\u{1b}'));
+    assert!(plain.contains("7d"), "{plain}");
+}
