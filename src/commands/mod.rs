@@ -19,6 +19,7 @@ pub mod consent;
 mod counter;
 pub mod demo;
 pub mod describe;
+pub mod doctor;
 pub mod exec;
 pub mod flip;
 mod kinds;
@@ -73,6 +74,8 @@ pub enum Command {
     Wait(Box<wait::Args>),
     /// The webhook configurations and the RBAC that exactly these rules need, as YAML
     Manifests(Box<manifests::Args>),
+    /// Looks for what is wrong with an installation, and says what to do about it
+    Doctor(doctor::Args),
     /// Asks for a new stamp: a new pause generation, pending until everybody has answered again
     Unacknowledge(unacknowledge::Args),
     /// Removes every key and condition of ours from all objects, at an uninstall
@@ -142,6 +145,7 @@ async fn dispatch(command: Command) -> Result {
         Command::Serve(args) => serve::run(*args).await,
         Command::Rules(args) => rules::run(args).await,
         Command::Manifests(args) => manifests::run(*args),
+        Command::Doctor(args) => Box::pin(doctor::run(args)).await,
         Command::Unacknowledge(args) => unacknowledge::run(args).await,
         Command::Cleanup(args) => cleanup::run(args).await,
         Command::Audit(args) => audit::run(*args).await,

@@ -53,6 +53,7 @@ mod watch;
 mod write;
 
 pub use metrics::Metrics;
+pub(crate) use reconcile::irregularity;
 
 use cache::{Cache, Concern, Key};
 use guard::Guards;

@@ -10,6 +10,8 @@ mod baselines;
 mod projection;
 mod repair;
 
+pub(crate) use repair::irregularity;
+
 use super::{
     World,
     cache::{Entry, Key, is_older},

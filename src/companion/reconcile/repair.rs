@@ -89,7 +89,7 @@ impl Subject<'_> {
 }
 
 /// What is wrong with our keys on an object, for people; `None`: nothing.
-pub(super) fn irregularity(rule: &KindRule, object: &ObjectView) -> Option<String> {
+pub(crate) fn irregularity(rule: &KindRule, object: &ObjectView) -> Option<String> {
     match Standing::of(&rule.group_kind, object) {
         Standing::Bare => None,
         Standing::Own(record) => {

@@ -1,5 +1,6 @@
 //! The Helm chart, rendered by a real Helm. What it renders is installed in [`crate::toys`].
 
+mod image;
 mod render;
 
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub(crate) fn template(args: &[&str]) -> Result<Vec<Value>, String> {
 }
 
 /// The one object of a kind.
-fn one<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+pub(crate) fn one<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     let found: Vec<&Value> = objects.iter().filter(|object| object["kind"] == kind).collect();
     assert_eq!(found.len(), 1, "one {kind} in {objects:#?}");
     found[0]

@@ -4,12 +4,13 @@
 //! There is no kubelet: the test starts the container's process itself, as its Pod would.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, PodSpec, Secret, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
@@ -131,7 +132,63 @@ async fn dry_runs(sandbox: &Sandbox) {
     takes(sandbox, "manifests", &raw).await;
 }
 
-/// What a kubelet would do with the Deployment.
+/// What a kubelet would start for a Pod: its container's process with its files, its account's token and its environment.
+async fn command(sandbox: &Sandbox, client: &Client, folder: &Path, pod: &PodSpec) -> (Command, Vec<String>) {
+    let container = pod.containers[0].clone();
+    let mut args = container.args.unwrap();
+    for mount in container.volume_mounts.unwrap_or_default() {
+        let here = folder.join(&mount.name);
+        std::fs::create_dir(&here).unwrap();
+        let mut volumes = pod.volumes.iter().flatten();
+        let volume = volumes.find(|volume| volume.name == mount.name).unwrap();
+        let files: Vec<(String, Vec<u8>)> = if let Some(map) = &volume.config_map {
+            let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+            let data = maps.get(&map.name).await.unwrap().data.unwrap();
+            data.into_iter().map(|(name, text)| (name, text.into_bytes())).collect()
+        } else {
+            let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+            let name = volume.secret.as_ref().unwrap().secret_name.clone().unwrap();
+            let data = secrets.get(&name).await.unwrap().data.unwrap();
+            data.into_iter().map(|(name, data)| (name, data.0)).collect()
+        };
+        for (name, data) in files {
+            std::fs::write(here.join(name), data).unwrap();
+        }
+        for arg in &mut args {
+            *arg = arg.replace(&mount.mount_path, here.to_str().unwrap());
+        }
+    }
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+    let name = pod.service_account_name.as_ref().unwrap();
+    let token = accounts
+        .create_token_request(name, &PostParams::default(), &TokenRequest::default())
+        .await
+        .unwrap();
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "pod",
+        "clusters": [{ "name": "here", "cluster": {
+            "server": sandbox.url(), "certificate-authority": sandbox.folder().join("ca.crt"),
+        } }],
+        "users": [{ "name": "pod", "user": { "token": token.status.unwrap().token } }],
+        "contexts": [{ "name": "pod", "context": { "cluster": "here", "user": "pod" } }],
+    });
+    let path = folder.join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    assert_eq!(container.command.unwrap(), ["/pausegen"]);
+    let mut command = Command::new(support::EXE);
+    command.args(&args).env_clear().env("PAUSEGEN_KUBECONFIG", path);
+    for variable in container.env.unwrap_or_default() {
+        let value = match variable.value_from.unwrap().field_ref.unwrap().field_path.as_str() {
+            "metadata.name" => "pausegen-0",
+            "metadata.namespace" => NAMESPACE,
+            other => panic!("{other}"),
+        };
+        command.env(variable.name, value);
+    }
+    (command, args)
+}
+
+/// The Pod of the Deployment.
 struct Pod {
     process: Child,
     metrics: String,
@@ -142,83 +199,15 @@ impl Pod {
     async fn start(sandbox: &Sandbox, client: &Client) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-        let pod = deployments
-            .get("pausegen")
-            .await
-            .unwrap()
-            .spec
-            .unwrap()
-            .template
-            .spec
-            .unwrap();
-        let container = pod.containers[0].clone();
-        let mut args = container.args.unwrap();
-        for mount in container.volume_mounts.unwrap_or_default() {
-            let here = folder.path().join(&mount.name);
-            std::fs::create_dir(&here).unwrap();
-            let volume = pod
-                .volumes
-                .iter()
-                .flatten()
-                .find(|volume| volume.name == mount.name)
-                .unwrap();
-            let files = if let Some(map) = &volume.config_map {
-                let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-                let data = maps.get(&map.name).await.unwrap().data.unwrap();
-                data.into_iter()
-                    .map(|(name, text)| (name, text.into_bytes()))
-                    .collect::<Vec<_>>()
-            } else {
-                let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-                let name = volume.secret.as_ref().unwrap().secret_name.clone().unwrap();
-                let data = secrets.get(&name).await.unwrap().data.unwrap();
-                data.into_iter().map(|(name, data)| (name, data.0)).collect()
-            };
-            for (name, data) in files {
-                std::fs::write(here.join(name), data).unwrap();
-            }
-            for arg in &mut args {
-                *arg = arg.replace(&mount.mount_path, here.to_str().unwrap());
-            }
-        }
-        // The token of the account that the Pod runs as.
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-        let name = pod.service_account_name.unwrap();
-        let token = accounts
-            .create_token_request(&name, &PostParams::default(), &TokenRequest::default())
-            .await
-            .unwrap();
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "pod",
-            "clusters": [{ "name": "here", "cluster": {
-                "server": sandbox.url(), "certificate-authority": sandbox.folder().join("ca.crt"),
-            } }],
-            "users": [{ "name": "pod", "user": { "token": token.status.unwrap().token } }],
-            "contexts": [{ "name": "pod", "context": { "cluster": "here", "user": "pod" } }],
-        });
-        let path = folder.path().join("kubeconfig");
-        std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        let metrics = args
-            .iter()
-            .find_map(|arg| arg.strip_prefix("--metrics-bind="))
-            .unwrap()
-            .to_owned();
-        assert_eq!(container.command.unwrap(), ["/pausegen"]);
-        let mut command = Command::new(support::EXE);
-        command.args(args).env_clear().env("PAUSEGEN_KUBECONFIG", path);
-        for variable in container.env.unwrap_or_default() {
-            let value = match variable.value_from.unwrap().field_ref.unwrap().field_path.as_str() {
-                "metadata.name" => "pausegen-0",
-                "metadata.namespace" => NAMESPACE,
-                other => panic!("{other}"),
-            };
-            command.env(variable.name, value);
-        }
+        let deployment = deployments.get("pausegen").await.unwrap();
+        let pod = deployment.spec.unwrap().template.spec.unwrap();
+        let (mut command, args) = command(sandbox, client, folder.path(), &pod).await;
+        let metrics = args.iter().find_map(|arg| arg.strip_prefix("--metrics-bind="));
         let log = std::fs::File::create(sandbox.folder().join("pod.log")).unwrap();
         let process = command.stdin(Stdio::null()).stderr(log).spawn().unwrap();
         Self {
             process,
-            metrics,
+            metrics: metrics.unwrap().to_owned(),
             _folder: folder,
         }
     }
@@ -306,6 +295,25 @@ async fn at_home(client: &Client) {
         .patch("pausegen", &PatchParams::default(), &patch)
         .await
         .unwrap();
+}
+
+/// What `helm test` starts.
+async fn helm_test(sandbox: &Sandbox, client: &Client) {
+    let hooks = helm(sandbox, &["get", "hooks", "pausegen"]).await.unwrap();
+    let hooks: Vec<Value> = serde_saphyr::from_multiple(&hooks).unwrap();
+    let pod: PodSpec = serde_json::from_value(chart::one(&hooks, "Pod")["spec"].clone()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut command, _) = command(sandbox, client, folder.path(), &pod).await;
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("was stamped: the API server reaches the webhooks"),
+        "{said}"
+    );
+    assert!(said.contains("there is no Lease admiral"), "{said}");
 }
 
 /// Everybody answers.
@@ -447,6 +455,7 @@ async fn it_works_as_helm_installs_it() {
     fleet.acknowledged("running").await;
 
     used_is_granted(&sandbox, &client).await;
+    helm_test(&sandbox, &client).await;
     pod.terminate().await;
 
     // Nothing of it is called any more, and what it wrote stands.

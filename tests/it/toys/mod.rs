@@ -1,6 +1,7 @@
 //! Small kinds on a plain API server, under the running product. The test plays their controllers.
 
 mod chart;
+mod doctor;
 mod ecosystem;
 mod hands;
 mod scope;
