@@ -1,7 +1,7 @@
 //! The standing of our own webhook configuration: while it stands, no flip can pass unseen.
 //!
-//! A configuration stands for an object when its flip webhook covers the kind under `failurePolicy: Fail` and selects the
-//! object's namespace. What is remembered of it is compared by a fingerprint, so that two changes which cancel each other
+//! A configuration stands for an object when its flip webhook covers the kind under `failurePolicy: Fail`, on no condition
+//! that these rules do not call for, and selects the object's namespace. What is remembered of it is compared by a fingerprint, so that two changes which cancel each other
 //! are two changes all the same. A configuration with an `objectSelector` never stands: labels of an object come and go,
 //! and flips with them.
 
@@ -19,12 +19,17 @@ use kube::Api;
 use super::{World, kinds::Kind, lock};
 use crate::{
     protocol::{Moment, evidence::Guard},
-    rules::manifests::{FLIP, KEYS},
+    rules::{
+        Rules,
+        manifests::{self, FLIP, KEYS},
+    },
 };
 
 /// What is known of the configuration, and of the namespaces that it selects by their labels.
 #[derive(Debug, Default)]
 pub(super) struct Guards {
+    /// The `matchConditions` that the rules call for.
+    conditions: Vec<String>,
     configuration: Option<Known>,
     namespaces: HashMap<String, KnownNamespace>,
 }
@@ -45,6 +50,31 @@ struct KnownNamespace {
 }
 
 impl Guards {
+    /// Nothing known yet of the configuration that these rules call for.
+    pub(super) fn new(rules: &Rules) -> Self {
+        let conditions = manifests::flip_conditions(rules).into_iter();
+        Self {
+            conditions: conditions.map(|condition| condition.expression).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether there is a configuration that is made for other rules than these, or for another release.
+    pub(super) fn is_of_other_rules(&self) -> bool {
+        self.configuration.as_ref().is_some_and(|known| {
+            let mut webhooks = known.webhooks.iter();
+            webhooks.any(|webhook| webhook.name == FLIP && !self.is_called_for_all(webhook))
+        })
+    }
+
+    /// Whether the webhook is called for every flip of what it covers: each condition is one that flips fulfil.
+    fn is_called_for_all(&self, webhook: &MutatingWebhook) -> bool {
+        webhook.match_conditions.iter().flatten().all(|found| {
+            let mut own = self.conditions.iter();
+            own.any(|own| own.trim() == found.expression.trim())
+        })
+    }
+
     /// The configuration as it was seen at `now`; `None`: there is none. Returns whether anything has changed.
     pub(super) fn note(&mut self, now: Moment, found: Option<MutatingWebhookConfiguration>) -> bool {
         let Some(found) = found else {
@@ -103,16 +133,22 @@ impl Guards {
             webhook.name == FLIP
                 && webhook.failure_policy.as_deref().unwrap_or("Fail") == "Fail"
                 && is_empty(webhook.object_selector.as_ref())
+                && self.is_called_for_all(webhook)
                 && covers(webhook, kind)
         })?;
         Some((known, webhook))
     }
 
-    /// Whether there is a webhook that is called when our keys change, under whatever policy.
-    pub(super) fn calls_for_keys(&self, kind: &Kind) -> bool {
+    /// Whether there is a webhook that is called when our keys change, under whatever policy. Of a namespace whose labels
+    /// have not been read, one that may be.
+    pub(super) fn calls_for_keys(&self, kind: &Kind, namespace: &str) -> bool {
+        let is_selected = |webhook: &MutatingWebhook| {
+            let known = self.namespaces.get(namespace).filter(|_| kind.namespaced);
+            known.is_none_or(|namespace| selects(webhook.namespace_selector.as_ref(), &namespace.labels))
+        };
         self.configuration.as_ref().is_some_and(|known| {
             let mut webhooks = known.webhooks.iter();
-            webhooks.any(|webhook| webhook.name == KEYS && covers(webhook, kind))
+            webhooks.any(|webhook| webhook.name == KEYS && covers(webhook, kind) && is_selected(webhook))
         })
     }
 
@@ -165,7 +201,9 @@ fn covers(webhook: &MutatingWebhook, kind: &Kind) -> bool {
             .is_some_and(|list| list.iter().any(|entry| entry == value || entry == "*"))
     };
     webhook.rules.iter().flatten().any(|rule| {
+        let is_any_version = webhook.match_policy.as_deref() != Some("Exact") || has(&rule.api_versions, "*");
         has(&rule.operations, "UPDATE")
+            && is_any_version
             && has(&rule.api_groups, &kind.resource.group)
             && (has(&rule.resources, &kind.resource.plural) || has(&rule.resources, "*/*"))
     })
@@ -256,6 +294,30 @@ mod tests {
         }))
         .unwrap();
         Kind::of(&crate::rules::Rules::capi().unwrap(), &[], &crd).unwrap()
+    }
+
+    #[test]
+    fn a_configuration_that_does_not_call_for_every_flip_does_not_stand() {
+        let rules = Rules::capi().unwrap();
+        let expected = serde_json::to_value(manifests::flip_conditions(&rules)).unwrap();
+        let mut narrow = expected.clone();
+        let more = serde_json::json!({"name": "not-gitops", "expression": "request.userInfo.username != 'gitops'"});
+        narrow.as_array_mut().unwrap().push(more);
+        let stands = |conditions: &serde_json::Value, policy: &str, versions: &str| {
+            let mut found = serde_json::to_value(configuration(1, "Fail")).unwrap();
+            found["webhooks"][0]["matchConditions"] = conditions.clone();
+            found["webhooks"][0]["matchPolicy"] = serde_json::json!(policy);
+            found["webhooks"][0]["rules"][0]["apiVersions"] = serde_json::json!([versions]);
+            let mut guards = Guards::new(&rules);
+            guards.note(Moment::default(), Some(serde_json::from_value(found).unwrap()));
+            let standing = guards.standing(&kind("clusters"), "ns").is_some();
+            (standing, guards.is_of_other_rules())
+        };
+        assert_eq!(stands(&expected, "Equivalent", "*"), (true, false));
+        assert_eq!(stands(&serde_json::json!([]), "Equivalent", "v1beta2"), (true, false));
+        assert_eq!(stands(&narrow, "Equivalent", "*"), (false, true));
+        assert_eq!(stands(&expected, "Exact", "*"), (true, false));
+        assert_eq!(stands(&expected, "Exact", "v1beta2"), (false, false));
     }
 
     #[test]

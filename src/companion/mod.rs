@@ -250,6 +250,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
     let leases = Api::namespaced(client.clone(), &settings.namespace);
     let identity = leader::identity(&settings.instance);
     let (elector, leadership) = leader::Elector::new(leases, &settings.lease, identity, metrics.leader.clone());
+    let guards = Guards::new(&rules);
     let world = Arc::new(World {
         memberships: kinds::memberships(&rules),
         client,
@@ -264,7 +265,7 @@ pub async fn run(client: Client, rules: Arc<Rules>, settings: Settings, metrics:
         kinds_read: AtomicBool::new(false),
         cache: Mutex::default(),
         leases: Mutex::new(Leases::new(bounds)),
-        guards: Mutex::default(),
+        guards: Mutex::new(guards),
         interested: Mutex::default(),
         on_time: Mutex::default(),
         states: Mutex::default(),

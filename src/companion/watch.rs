@@ -114,6 +114,13 @@ pub(super) async fn configuration(world: Arc<World>, shutdown: CancellationToken
         };
         if changed {
             tracing::info!(name, "the webhook configuration has changed");
+            if lock(&world.guards).is_of_other_rules() {
+                tracing::warn!(
+                    name,
+                    "the webhook configuration is not the one that these rules call for: flips may pass without a stamp, and \
+                     acknowledgements have to wait for the staleness bound. Apply what `pausegen manifests` prints"
+                );
+            }
             world.dispatch_all();
         }
     };

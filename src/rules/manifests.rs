@@ -185,8 +185,8 @@ pub fn webhooks(rules: &Rules, target: &Target) -> (MutatingWebhookConfiguration
     (mutating, validating)
 }
 
-/// When the webhooks for flips are called.
-pub(super) fn flip_conditions(rules: &Rules) -> Vec<MatchCondition> {
+/// When the webhooks for flips are called. One that has others is not called for every flip.
+pub(crate) fn flip_conditions(rules: &Rules) -> Vec<MatchCondition> {
     conditions(rules, &[("flips", cel::flips(rules))])
 }
 
