@@ -156,7 +156,14 @@ pub(super) async fn touch(
     dry_run: bool,
 ) -> Result<ObjectView, WriteError> {
     let mut operations = tests(object);
-    operations.push(json!({"op": "add", "path": annotation(TOUCH), "value": ""}));
+    if object.metadata.annotations.is_some() {
+        operations.push(json!({"op": "add", "path": annotation(TOUCH), "value": ""}));
+    } else {
+        // The map has to be made, and must not take the place of one that somebody else has made meanwhile.
+        let version = &object.metadata.resource_version;
+        operations.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}));
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {TOUCH: ""}}));
+    }
     patch(world, key, kind, operations, dry_run).await
 }
 

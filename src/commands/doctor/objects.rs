@@ -52,11 +52,10 @@ pub(super) async fn check(
         attested(&rule, &objects, findings);
         for object in &objects {
             let name = || display(&rule.group_kind, object);
-            if let Some(what) = irregularity(&rule, object) {
-                irregular.push(format!("{}: {what}", name()));
-            } else if Standing::of(&rule.group_kind, object) == Standing::Bare && !Intent::of(&rule, object).is_empty()
-            {
+            if Standing::of(&rule.group_kind, object) == Standing::Bare && !Intent::of(&rule, object).is_empty() {
                 unstamped.push(name());
+            } else if let Some(what) = irregularity(&rule, object) {
+                irregular.push(format!("{}: {what}", name()));
             }
         }
         if sample.is_none() && !rule.inputs.is_empty() {
@@ -84,8 +83,8 @@ pub(super) async fn check(
             "stamps",
             Status::Warning,
             format!("{} object(s) are paused without a stamp: {}", unstamped.len(), some(&unstamped)),
-            "they were paused while no webhook was there: ask for a stamp with the annotation pausegen.io/touch, or pause \
-             them anew",
+            "they were paused while no webhook was there: the companion asks for a stamp once one answers; if they stay, look \
+             at its log",
         );
     }
     if irregular.is_empty() && unstamped.is_empty() {

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use super::{State, Subject, Trouble, backoff};
 use crate::{
-    companion::{failpoint, lock, write},
+    companion::{
+        failpoint, guard, lock,
+        write::{self, WriteError},
+    },
     protocol::{
         condition::{self, Projection},
         intent::Intent,
@@ -49,7 +52,13 @@ impl Subject<'_> {
             return Ok(Some(Duration::ZERO));
         }
         // Without a configuration nobody would be called; when there is one again everybody is seen to.
-        if !lock(&self.world.guards).calls_for_keys(&self.kind) {
+        let misses = lock(&self.world.guards).misses_namespace(&self.kind, &self.key.namespace);
+        if misses {
+            guard::read(self.world, &self.kind, &self.key.namespace)
+                .await
+                .map_err(|error| WriteError::Refused(Box::new(error)))?;
+        }
+        if !lock(&self.world.guards).calls_for_keys(&self.kind, &self.key.namespace) {
             return Ok(None);
         }
         let is_regular = |stored: &ObjectView| irregularity(&self.kind.rule, stored).is_none();
@@ -90,10 +99,13 @@ impl Subject<'_> {
 
 /// What is wrong with our keys on an object, for people; `None`: nothing.
 pub(crate) fn irregularity(rule: &KindRule, object: &ObjectView) -> Option<String> {
+    let intent = Intent::of(rule, object);
     match Standing::of(&rule.group_kind, object) {
-        Standing::Bare => None,
+        Standing::Bare if intent.is_empty() => None,
+        Standing::Bare => Some(format!(
+            "paused by {intent}, and no stamp says so: the flip passed unseen"
+        )),
         Standing::Own(record) => {
-            let intent = Intent::of(rule, object);
             if record.stamp.after != intent {
                 Some(format!(
                     "paused by {intent}, and the stamp of pause generation {} says {}: a flip passed unseen",
