@@ -18,4 +18,6 @@ pub mod protocol;
 pub mod report;
 pub mod rules;
 pub mod sandbox;
+#[cfg(test)]
+mod testing;
 pub mod tls;

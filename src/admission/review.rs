@@ -11,7 +11,10 @@ use json_patch::Patch;
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::{GroupKind, object::ObjectView};
+use crate::protocol::{
+    GroupKind,
+    object::{self, ObjectView},
+};
 
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
@@ -63,8 +66,10 @@ pub(super) struct Request {
     /// Whether nothing will be stored.
     pub(super) dry_run: bool,
     /// The object as it is to be stored; absent on DELETE.
+    #[serde(deserialize_with = "object::written")]
     pub(super) object: Option<ObjectView>,
     /// The stored object; absent on CREATE.
+    #[serde(deserialize_with = "object::written")]
     pub(super) old_object: Option<ObjectView>,
 }
 

@@ -3,11 +3,11 @@
 //! Everything else in the document is skipped while parsing: lists, long strings, deep structures and managed fields
 //! never become values of ours, so a watch cache holds a few hundred bytes an object.
 
-use std::{collections::BTreeMap, fmt};
+use std::{cell::Cell, collections::BTreeMap, fmt};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
 use super::{
@@ -17,6 +17,11 @@ use super::{
 
 /// Values of foreign annotations are kept up to this many bytes: enough to compare with a literal.
 const FOREIGN_VALUE_LIMIT: usize = 256;
+/// Foreign annotations are kept up to this many bytes of keys and values, in the order of the document. The API server
+/// stores no object with more (`TotalAnnotationSizeLimitB` in k8s.io/apimachinery), but asks about one.
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// How many fields the object of a write may have outside of its metadata, status and lists.
+const FIELDS_LIMIT: usize = 100_000;
 /// Strings in fields are kept up to this many bytes (a Kubernetes name has at most 253).
 const STRING_LIMIT: usize = 256;
 /// How many segments the path of a field that is kept has at most:
@@ -41,31 +46,72 @@ pub struct ObjectView {
 // By hand, because serde's `flatten` would first build the whole document in memory.
 impl<'de> Deserialize<'de> for ObjectView {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = ObjectView;
+        let left = Cell::new(usize::MAX);
+        let whole = Object {
+            left: &left,
+            is_write: false,
+        };
+        deserializer.deserialize_map(whole)
+    }
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a Kubernetes object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<ObjectView, A::Error> {
-                let mut view = ObjectView::default();
-                while let Some(key) = access.next_key::<String>()? {
-                    match key.as_str() {
-                        "apiVersion" => view.api_version = access.next_value()?,
-                        "kind" => view.kind = access.next_value()?,
-                        "metadata" => view.metadata = access.next_value::<Option<Meta>>()?.unwrap_or_default(),
-                        "status" => view.status = access.next_value::<Lenient<Status>>()?.0,
-                        _ => {
-                            let value = access.next_value_seed(ShallowSeed { depth: DEPTH_LIMIT })?;
-                            view.fields.insert(key, value);
-                        }
-                    }
+/// An object of a write, which need not be one that can be stored: whoever writes it may put in as much as a request can
+/// hold. Its status, labels and owners, which say nothing of a write, are skipped; what is kept is a few times the size of
+/// the largest object that can be stored at most.
+///
+/// # Errors
+/// It is no object, or has more than 100,000 fields.
+pub(crate) fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ObjectView>, D::Error> {
+    struct Written(ObjectView);
+    impl<'de> Deserialize<'de> for Written {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let left = Cell::new(FIELDS_LIMIT);
+            let write = Object {
+                left: &left,
+                is_write: true,
+            };
+            deserializer.deserialize_map(write).map(Self)
+        }
+    }
+    Ok(Option::<Written>::deserialize(deserializer)?.map(|written| written.0))
+}
+
+struct Object<'a> {
+    /// How many fields may still be kept.
+    left: &'a Cell<usize>,
+    is_write: bool,
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = ObjectView;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<ObjectView, A::Error> {
+        let mut view = ObjectView::default();
+        while let Some(key) = access.next_key::<String>()? {
+            match key.as_str() {
+                "apiVersion" => view.api_version = access.next_value()?,
+                "kind" => view.kind = access.next_value()?,
+                "metadata" if self.is_write => {
+                    view.metadata = access.next_value::<Option<WrittenMeta>>()?.unwrap_or_default().into();
                 }
-                Ok(view)
+                "metadata" => view.metadata = access.next_value::<Option<Meta>>()?.unwrap_or_default(),
+                "status" if self.is_write => {
+                    access.next_value::<IgnoredAny>()?;
+                }
+                "status" => view.status = access.next_value::<Lenient<Status>>()?.0,
+                _ => {
+                    let value = access.next_value_seed(ShallowSeed {
+                        depth: DEPTH_LIMIT,
+                        left: self.left,
+                    })?;
+                    view.fields.insert(key, value);
+                }
             }
         }
-        deserializer.deserialize_map(Object)
+        Ok(view)
     }
 }
 
@@ -119,6 +165,37 @@ pub struct Meta {
     pub deletion_timestamp: Option<String>,
 }
 
+/// What a write says of itself.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WrittenMeta {
+    name: String,
+    namespace: String,
+    uid: String,
+    generation: Option<i64>,
+    annotations: Option<Annotations>,
+}
+
+impl From<WrittenMeta> for Meta {
+    fn from(written: WrittenMeta) -> Self {
+        let WrittenMeta {
+            name,
+            namespace,
+            uid,
+            generation,
+            annotations,
+        } = written;
+        Self {
+            name,
+            namespace,
+            uid,
+            generation,
+            annotations,
+            ..Self::default()
+        }
+    }
+}
+
 impl Meta {
     /// The value of an annotation.
     #[must_use]
@@ -127,20 +204,43 @@ impl Meta {
     }
 }
 
-/// Annotations: every key, with values of keys that are not ours cut to 256 bytes.
+/// Annotations: every key that a stored object can have, with values of keys that are not ours cut to 256 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Annotations(pub BTreeMap<String, String>);
 
+// By hand, because a map of whole values that is made into another one takes three times the memory of a document that
+// is nothing but annotations.
 impl<'de> Deserialize<'de> for Annotations {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut map = BTreeMap::<String, Option<String>>::deserialize(deserializer)?;
-        for (key, value) in &mut map {
-            if let Some(value) = value.as_mut().filter(|_| !key.starts_with(keys::PREFIX)) {
-                truncate(value, FOREIGN_VALUE_LIMIT);
-                value.shrink_to_fit();
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Annotations, A::Error> {
+                let mut map = BTreeMap::new();
+                let mut size = 0;
+                while let Some((key, value)) = access.next_entry::<String, Option<String>>()? {
+                    let mut value = value.unwrap_or_default();
+                    let is_ours = key.starts_with(keys::PREFIX);
+                    if !is_ours {
+                        size += key.len() + value.len();
+                        if size > ANNOTATIONS_LIMIT {
+                            continue;
+                        }
+                    }
+                    if value.len() > FOREIGN_VALUE_LIMIT && !is_ours {
+                        truncate(&mut value, FOREIGN_VALUE_LIMIT);
+                        value.shrink_to_fit();
+                    }
+                    map.insert(key, value);
+                }
+                Ok(Annotations(map))
             }
         }
-        Ok(Self(map.into_iter().map(|(k, v)| (k, v.unwrap_or_default())).collect()))
+        deserializer.deserialize_map(Map)
     }
 }
 
@@ -276,11 +376,12 @@ pub(crate) fn truncate(text: &mut String, limit: usize) {
     }
 }
 
-struct ShallowSeed {
+struct ShallowSeed<'a> {
     depth: usize,
+    left: &'a Cell<usize>,
 }
 
-impl<'de> serde::de::DeserializeSeed<'de> for ShallowSeed {
+impl<'de> serde::de::DeserializeSeed<'de> for ShallowSeed<'_> {
     type Value = Shallow;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shallow, D::Error> {
@@ -292,7 +393,7 @@ impl<'de> serde::de::DeserializeSeed<'de> for ShallowSeed {
     }
 }
 
-impl<'de> Visitor<'de> for ShallowSeed {
+impl<'de> Visitor<'de> for ShallowSeed<'_> {
     type Value = Shallow;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -330,7 +431,14 @@ impl<'de> Visitor<'de> for ShallowSeed {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Shallow, A::Error> {
         let mut map = BTreeMap::new();
         while let Some(key) = access.next_key::<String>()? {
-            map.insert(key, access.next_value_seed(ShallowSeed { depth: self.depth - 1 })?);
+            let left = self.left.get().checked_sub(1);
+            self.left
+                .set(left.ok_or_else(|| A::Error::custom(format_args!("more than {FIELDS_LIMIT} fields")))?);
+            let value = ShallowSeed {
+                depth: self.depth - 1,
+                left: self.left,
+            };
+            map.insert(key, access.next_value_seed(value)?);
         }
         Ok(Shallow::Map(map))
     }

@@ -1,5 +1,5 @@
 use kube::core::WatchEvent;
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{FieldPath, ObjectView, Shallow, truncate};
@@ -121,9 +121,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 300, rng_seed: RngSeed::Fixed(3), failure_persistence: None, ..ProptestConfig::default()
-    })]
+    #![proptest_config(crate::testing::cases(300))]
 
     /// Whatever is outside of the metadata can be read, and reads the same from text, from a document, and from a
     /// watch event, whichever way round.
@@ -140,4 +138,37 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn the_object_of_a_write_is_read_no_further_than_an_object_can_be_large() {
+    let read = |text: &str| super::written(&mut serde_json::Deserializer::from_str(text));
+    let own = "\"pausegen.io/generation\":\"7\"";
+    let many = |count: usize| {
+        (0..count)
+            .map(|i| format!("\"a{i:06}\":\"x\""))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let text = format!(
+        r#"{{"kind":"K","metadata":{{"name":"n","labels":{{"a":"b"}},"ownerReferences":[{{}}],"annotations":{{{},{own}}}}},
+            "status":{{"conditions":[{{}}]}},"spec":{{"paused":true}}}}"#,
+        many(100_000)
+    );
+    let object = read(&text).unwrap().unwrap();
+    assert_eq!((&*object.kind, &*object.metadata.name), ("K", "n"));
+    assert_eq!(object.metadata.annotation("pausegen.io/generation"), Some("7"));
+    let kept = object.metadata.annotations.unwrap().0.len();
+    assert!((28_000..40_000).contains(&kept), "{kept}");
+    assert_eq!(object.metadata.labels.len() + object.metadata.owner_references.len(), 0);
+    assert_eq!(object.status, super::Status::default());
+    assert_eq!(
+        object.fields["spec"],
+        Shallow::Map([("paused".to_owned(), Shallow::Bool(true))].into())
+    );
+    let fields = |count| format!(r#"{{"spec":{{{}}}}}"#, many(count));
+    assert!(read(&fields(100_000)).is_ok());
+    let error = read(&fields(100_001)).unwrap_err().to_string();
+    assert!(error.contains("more than 100000 fields"), "{error}");
+    assert_eq!(read("null").unwrap(), None);
 }
