@@ -289,14 +289,12 @@ pub fn largest(object: &ObjectView) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::{prelude::*, test_runner::RngSeed};
+    use proptest::prelude::*;
 
     use super::{MAX_GENERATION, parse_generation};
 
     proptest! {
-        #![proptest_config(ProptestConfig {
-            cases: 500, rng_seed: RngSeed::Fixed(5), failure_persistence: None, ..ProptestConfig::default()
-        })]
+        #![proptest_config(crate::testing::cases(500))]
 
         #[test]
         fn a_generation_reads_back_as_it_is_written(n in 0..=MAX_GENERATION) {

@@ -17,6 +17,8 @@
 pub mod attestation;
 pub mod condition;
 pub mod evidence;
+#[cfg(test)]
+mod fuzz;
 pub mod intent;
 pub mod keys;
 pub mod lease;

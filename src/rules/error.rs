@@ -4,6 +4,13 @@ use std::fmt;
 
 use serde_saphyr::{Error as YamlError, Location};
 
+use crate::protocol::object::truncate;
+
+/// How many bytes are shown of a line, and of what is wrong with it: a file may hold anything.
+const SHOWN: usize = 400;
+/// How many mistakes are shown of a file.
+const LISTED: usize = 50;
+
 /// A rules file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,11 +68,15 @@ pub struct Mistake {
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, mistake) in self.mistakes.iter().enumerate() {
+        for (i, mistake) in self.mistakes.iter().take(LISTED).enumerate() {
             if i > 0 {
                 f.write_str("\n")?;
             }
             mistake.write(&self.origin, f)?;
+        }
+        let more = self.mistakes.len().saturating_sub(LISTED);
+        if more > 0 {
+            write!(f, "\n{}: and {more} more", self.origin)?;
         }
         Ok(())
     }
@@ -82,8 +93,8 @@ impl Mistake {
         Self {
             line,
             column: location.column(),
-            text: text.to_owned(),
-            message: message.into(),
+            text: cut(text.to_owned()),
+            message: cut(message.into()),
             help: help.into(),
         }
     }
@@ -151,14 +162,24 @@ impl Mistake {
                 .map(|c| if c == '\t' { '\t' } else { ' ' })
                 .collect();
             writeln!(f, "{origin}:{number}:{}: {}", self.column, self.message)?;
-            writeln!(f, "  {number} | {}", self.text)?;
-            write!(f, "  {gap} | {before}^")?;
+            write!(f, "  {number} | {}", self.text)?;
+            if before.len() <= SHOWN {
+                write!(f, "\n  {gap} | {before}^")?;
+            }
         }
         if !self.help.is_empty() {
             write!(f, "\n  help: {}", self.help)?;
         }
         Ok(())
     }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > SHOWN {
+        truncate(&mut text, SHOWN);
+        text.push_str("...");
+    }
+    text
 }
 
 fn innermost(error: &YamlError) -> &YamlError {

@@ -352,4 +352,6 @@ fn plural(kind: &str) -> String {
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

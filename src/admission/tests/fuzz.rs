@@ -1,7 +1,7 @@
 //! Whatever comes in, an answer goes out.
 
 use axum::{Router, http::StatusCode};
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -9,16 +9,8 @@ use super::{PAUSED, cluster, post, review, settings, state, text, with_annotatio
 use crate::{
     admission::router,
     protocol::keys::{ACKNOWLEDGED, GENERATION, STAMP, TOUCH},
+    testing::{any_json, cases},
 };
-
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(11),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
 
 thread_local! {
     static SERVED: (Runtime, Router) = (
@@ -37,22 +29,6 @@ fn status(path: &str, body: Vec<u8>) -> StatusCode {
         assert!(answer["response"]["uid"].is_string(), "{answer}");
     }
     status
-}
-
-fn any_json() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "\\PC{0,12}".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(3, 24, 4, |inner| {
-        prop_oneof![
-            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-            prop::collection::hash_map("[a-z]{1,8}", inner, 0..4).prop_map(Value::from_iter),
-        ]
-    })
 }
 
 /// The places of a review, as JSON pointers.
@@ -90,7 +66,7 @@ fn flip() -> Value {
 }
 
 proptest! {
-    #![proptest_config(config(400))]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn arbitrary_bytes_are_refused(body in prop::collection::vec(any::<u8>(), 0..300)) {

@@ -1,6 +1,6 @@
 //! What has to hold whoever writes whatever.
 
-use proptest::{prelude::*, test_runner::RngSeed};
+use proptest::prelude::*;
 
 use super::world::{COMPANION, PAUSED, PERSON, World, annotate, set_field};
 use crate::protocol::{
@@ -11,6 +11,7 @@ use crate::protocol::{
     object::ObjectView,
     stamp::{Concern, Decision, concern},
 };
+use crate::testing::cases;
 
 /// One thing that a write does.
 #[derive(Debug, Clone)]
@@ -128,15 +129,6 @@ fn observed(object: &ObjectView) -> Option<u64> {
         .and_then(parse_generation)
 }
 
-fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig {
-        cases,
-        rng_seed: RngSeed::Fixed(7),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
 /// Makes a write and checks what has to hold of it.
 fn write(world: &mut World, act: &Act) {
     world.wait(act.seconds);
@@ -197,7 +189,7 @@ fn write(world: &mut World, act: &Act) {
 }
 
 proptest! {
-    #![proptest_config(config(300))]
+    #![proptest_config(cases(300))]
 
     /// Generations strictly increase, one step per flip; no request lowers, skips or forges one, or an acknowledgement.
     #[test]
