@@ -6,6 +6,7 @@
 mod admission;
 mod chart;
 mod companion;
+mod hostile;
 mod model;
 mod protocol;
 mod report;

@@ -50,7 +50,7 @@ use crate::support;
 pub(super) const NOW: &str = "2026-01-01T12:00:00Z";
 
 /// A running webhook. It ends when this is dropped.
-pub(super) struct Hook {
+pub(crate) struct Hook {
     calls: Arc<Mutex<Vec<String>>>,
     target: Target,
     _stop: DropGuard,
@@ -59,19 +59,28 @@ pub(super) struct Hook {
 impl Hook {
     /// Starts the webhook.
     pub(super) fn start(rules: &Arc<Rules>, settings: Settings) -> Self {
+        Self::with_clock(rules, settings, Arc::new(|| NOW.parse().unwrap()))
+    }
+
+    /// Starts the webhook with the real clock.
+    pub(crate) fn start_now(rules: &Arc<Rules>, settings: Settings) -> Self {
+        Self::with_clock(rules, settings, Arc::new(jiff::Timestamp::now))
+    }
+
+    fn with_clock(rules: &Arc<Rules>, settings: Settings, clock: admission::Clock) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         Self::serve(router(admission::State {
             rules: Live::fixed(Arc::clone(rules)),
             settings: Arc::new(settings),
-            clock: Arc::new(|| NOW.parse().unwrap()),
+            clock,
             metrics,
             ops: Ops::new(registry),
         }))
     }
 
     /// Starts somebody else's webhook, which patches every object alike.
-    pub(super) fn patching(patch: Value) -> Self {
+    pub(crate) fn patching(patch: Value) -> Self {
         let answer = move |body: Bytes| {
             let patch = k8s_openapi::ByteString(patch.to_string().into_bytes());
             async move {
@@ -111,8 +120,13 @@ impl Hook {
     }
 
     /// The paths of the calls since the last time this was asked.
-    pub(super) fn paths(&self) -> Vec<String> {
+    pub(crate) fn paths(&self) -> Vec<String> {
         std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+
+    /// Where it is.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
     }
 
     /// Registers it for the kinds of the rules and waits until the API server calls it for `canary`.

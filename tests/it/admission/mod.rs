@@ -1,6 +1,6 @@
 //! The webhook behind a real API server.
 
 mod cel;
-mod hook;
-mod serve;
+pub(crate) mod hook;
+pub(crate) mod serve;
 mod writes;

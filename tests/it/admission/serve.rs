@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 use crate::support;
 
 /// A free port, for a moment.
-fn free() -> SocketAddr {
+pub(crate) fn free() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap()
 }
 
-fn command() -> Command {
+pub(crate) fn command() -> Command {
     let mut command = Command::new(support::EXE);
     command.arg("serve").env_clear().stdin(Stdio::null());
     command
@@ -45,12 +45,18 @@ fn request(stream: &mut (impl std::io::Read + std::io::Write), head: &str, body:
     Ok(String::from_utf8(answer).unwrap())
 }
 
-fn plain(address: SocketAddr, path: &str) -> std::io::Result<String> {
+pub(crate) fn plain(address: SocketAddr, path: &str) -> std::io::Result<String> {
     request(&mut TcpStream::connect(address)?, &format!("GET {path}"), "")
 }
 
 /// Calls over TLS, trusting one CA.
-fn over_tls(address: SocketAddr, ca_pem: &str, alpn: &[&str], head: &str, body: &str) -> std::io::Result<String> {
+pub(crate) fn over_tls(
+    address: SocketAddr,
+    ca_pem: &str,
+    alpn: &[&str],
+    head: &str,
+    body: &str,
+) -> std::io::Result<String> {
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap())
@@ -72,12 +78,12 @@ fn over_tls(address: SocketAddr, ca_pem: &str, alpn: &[&str], head: &str, body: 
 }
 
 /// A folder with a certificate in files.
-struct Folder {
+pub(crate) struct Folder {
     folder: tempfile::TempDir,
 }
 
 impl Folder {
-    fn new() -> (Self, Generated) {
+    pub(crate) fn new() -> (Self, Generated) {
         let this = Self {
             folder: tempfile::tempdir().unwrap(),
         };
@@ -86,7 +92,7 @@ impl Folder {
         (this, made)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -97,7 +103,7 @@ impl Folder {
 }
 
 /// A process that is killed when the test is over.
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {

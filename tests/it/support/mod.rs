@@ -36,6 +36,11 @@ pub(crate) async fn private_capi() -> Sandbox {
     start(options().with_capi()).await
 }
 
+/// An API server of one's own that serves Cluster API's kinds, without its managers.
+pub(crate) async fn kinds() -> Sandbox {
+    start(options().with_capi_kinds()).await
+}
+
 /// An API server of one's own.
 pub(crate) async fn private_plain() -> Sandbox {
     start(options()).await
@@ -51,7 +56,7 @@ async fn start(options: Options) -> Sandbox {
     }
 }
 
-/// Asks again and again until there is an answer. Panics when it takes more than a minute: `what` says what was waited
+/// Asks again and again until there is an answer. Panics when it takes more than two minutes: `what` says what was waited
 /// for.
 pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -59,7 +64,10 @@ pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Opti
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        assert!(
+            start.elapsed() < Duration::from_secs(120),
+            "not within two minutes: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
