@@ -58,7 +58,7 @@ impl Live {
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             // Nobody looks any more.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
