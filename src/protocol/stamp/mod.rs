@@ -130,6 +130,9 @@ pub struct Answer {
     pub warnings: Vec<String>,
 }
 
+/// How a warning about our keys begins.
+const ALONE: &str = "pausegen.io annotations are written by pausegen alone";
+
 /// Answers a write.
 #[must_use]
 pub fn mutate(write: &Write<'_>) -> Answer {
@@ -174,15 +177,20 @@ pub fn mutate(write: &Write<'_>) -> Answer {
     } else {
         wanted.decision
     };
-    if forged && !write.writer.is_companion {
-        let keys: Vec<_> = edits
-            .iter()
-            .map(|(key, _)| key.trim_start_matches(keys::PREFIX))
-            .collect();
-        warnings.push(format!(
-            "pausegen.io annotations are written by pausegen alone; put back as they stood: {}",
-            keys.join(", ")
-        ));
+    if !write.writer.is_companion {
+        let list = |keys: Vec<&str>| keys.join(", ").replace(keys::PREFIX, "");
+        if forged {
+            let keys = edits.iter().map(|(key, _)| *key).collect();
+            warnings.push(format!("{ALONE}; put back as they stood: {}", list(keys)));
+        } else if let (Decision::Stamped { .. }, Some(old)) = (&decision, write.old) {
+            // What stood there may well come along, as in a `replace`. Anything else was meant to be believed.
+            let standing = guarded(old);
+            let invented = |key: &&str| present.contains_key(key) && present.get(key) != standing.get(key);
+            let keys: Vec<&str> = edits.iter().map(|(key, _)| *key).filter(invented).collect();
+            if !keys.is_empty() {
+                warnings.push(format!("{ALONE}; not believed: {}", list(keys)));
+            }
+        }
     }
     Answer {
         decision,

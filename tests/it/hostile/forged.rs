@@ -166,7 +166,18 @@ async fn flips(place: &Place<'_>) {
     {
         paused = !paused;
         let patch = json!({ "metadata": { "annotations": forgery }, "spec": { "paused": paused } });
-        let flipped = place.patch("Cluster", "flips", patch).await.unwrap();
+        let path = place.path("clusters", "flips");
+        let (status, warnings, body) = place
+            .ground
+            .request("PATCH", &path, "application/merge-patch+json", &patch)
+            .await;
+        assert_eq!(status, 200, "{body}");
+        let told = warnings
+            .iter()
+            .filter(|warning| warning.contains("not believed"))
+            .count();
+        assert_eq!(told, usize::from(!forgery.is_null()), "{forgery}: {warnings:?}");
+        let flipped: kube::api::DynamicObject = serde_json::from_value(body).unwrap();
         assert_eq!(stamp(&flipped).generation, i as u64 + 2, "{flipped:?}");
         assert_eq!(annotation(&flipped, GENERATION), Some(&*(i + 2).to_string()));
         assert_eq!(annotation(&flipped, ACKNOWLEDGED), Some(PENDING));
