@@ -1,8 +1,9 @@
 //! Hostile writers, copies and outages, on a real API server with Cluster API's kinds. Nobody runs the controllers: the
 //! tests answer in their place, when it suits them.
 //!
-//! Each file but the last two is a set of scenes that share one sandbox, each in a namespace of its own; the one test
-//! that runs them all then waits once until nothing moves any more.
+//! `forged`, `writes`, `create` and `others` are scenes that share one sandbox, each in namespaces of its own; the one test
+//! that runs them all then waits once until nothing moves any more. `outages` and `reload` take away what the others need,
+//! and have a sandbox to themselves. `bodies` needs none.
 
 mod bodies;
 mod create;

@@ -1,6 +1,6 @@
 //! Every way in which people and tools write: the stamp survives, and nothing of theirs is lost.
 
-use std::{io::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use kube::api::{DynamicObject, Patch, PatchParams};
 use pausegen::protocol::keys::{ACKNOWLEDGED, GENERATION, OBSERVED_GENERATION, PENDING, STAMP};
@@ -107,11 +107,10 @@ async fn imperative(place: &Place<'_>) {
 
     // Somebody cleans up what they do not know while they are at it.
     let stood = place.get("Cluster", "edit").await;
-    let mut editor = tempfile::Builder::new().suffix(".sh").tempfile().unwrap();
-    editor
-        .write_all(b"#!/bin/sh\nsed -i -e '/pausegen\\.io\\//d' -e 's/example.com\\/keep: mine/example.com\\/keep: mine\\n    example.com\\/note: edited/' \"$1\"\n")
-        .unwrap();
-    let editor = format!("/bin/sh {}", editor.into_temp_path().keep().unwrap().display());
+    let script = place.ground.sandbox.folder().join("editor.sh");
+    let text = "#!/bin/sh\nsed -i -e '/pausegen\\.io\\//d' -e 's/example.com\\/keep: mine/example.com\\/keep: mine\\n    example.com\\/note: edited/' \"$1\"\n";
+    std::fs::write(&script, text).unwrap();
+    let editor = format!("/bin/sh {}", script.display());
     let mut command = place
         .ground
         .sandbox
