@@ -21,3 +21,4 @@ pub mod sandbox;
 #[cfg(test)]
 mod testing;
 pub mod tls;
+mod wall_clock;

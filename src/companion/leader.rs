@@ -31,6 +31,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::wall_clock;
+
 /// How long a Lease stands for others after its last renewal.
 const LEASE: Duration = Duration::from_secs(15);
 /// How long a leader acts after its last renewal.
@@ -308,7 +310,7 @@ impl Elector {
             tracing::info!(lease = self.candidate.name, holder = present, "another companion leads");
             *holder = present;
         }
-        let Some(take) = self.candidate.read(Instant::now(), found, Timestamp::now()) else {
+        let Some(take) = self.candidate.read(Instant::now(), found, wall_clock::now()) else {
             return Ok(());
         };
         let (Take::Hold(lease) | Take::Place(lease)) = &take;
@@ -343,7 +345,7 @@ impl Elector {
             });
             sleep_until(attempted + RETRY).await;
             attempted = Instant::now();
-            let Some(lease) = self.candidate.renewal(attempted, Timestamp::now()) else {
+            let Some(lease) = self.candidate.renewal(attempted, wall_clock::now()) else {
                 break self.step_down("it could not be renewed in time");
             };
             let answer = tokio::select! {

@@ -21,7 +21,10 @@ use prometheus_client::{
 };
 
 use super::lock;
-use crate::protocol::{GroupKind, keys::Evidence};
+use crate::{
+    protocol::{GroupKind, keys::Evidence},
+    wall_clock,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EchoLabels {
@@ -70,7 +73,7 @@ impl fmt::Debug for PendingNow {
 impl Collector for PendingNow {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let pending = lock(&self.0).as_ref().map(|ask| ask()).unwrap_or_default();
-        let now = Timestamp::now();
+        let now = wall_clock::now();
         let labels = |kind: &GroupKind| KindLabels { kind: kind.to_string() };
         let gauge = ConstGauge::new(0_i64).metric_type();
         let mut family = encoder.encode_descriptor(

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use json_patch::Patch as JsonPatch;
 use kube::{
     Api,
@@ -11,14 +10,17 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{World, cache::Key, failpoint, item::Item, kinds::Kind, leader::NotLeading, look};
-use crate::protocol::{
-    condition::{self, Projection},
-    intent::State,
-    keys::{
-        ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing,
-        TOUCH,
+use crate::{
+    protocol::{
+        condition::{self, Projection},
+        intent::State,
+        keys::{
+            ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing,
+            TOUCH,
+        },
+        object::ObjectView,
     },
-    object::ObjectView,
+    wall_clock,
 };
 
 /// Why a write did not come to pass. None of them is answered by the same write once more: the object is read again.
@@ -95,6 +97,10 @@ pub(super) async fn echo(
 ) -> Result<ObjectView, WriteError> {
     let text = serde_json::to_string(acknowledgement)?;
     let mut operations = tests(object);
+    // Somebody else may have echoed it meanwhile; once is enough.
+    if let Some(word) = object.metadata.annotation(ACKNOWLEDGED) {
+        operations.push(json!({"op": "test", "path": annotation(ACKNOWLEDGED), "value": word}));
+    }
     for (key, value) in [
         (ACKNOWLEDGED, state.as_str()),
         (OBSERVED_GENERATION, &acknowledgement.generation.to_string()),
@@ -115,7 +121,7 @@ pub(super) async fn echo(
                 .at
                 .parse()
                 .ok()
-                .map(|at| Timestamp::now().duration_since(at));
+                .map(|at| wall_clock::now().duration_since(at));
             let took = took.and_then(|took| Duration::try_from(took).ok());
             world
                 .metrics
@@ -262,7 +268,7 @@ pub(super) async fn condition_of(
     let unchanged_since = found
         .filter(|found| found.status == projection.status)
         .and_then(|found| found.last_transition_time.clone());
-    let now = format!("{:.0}", Timestamp::now());
+    let now = format!("{:.0}", wall_clock::now());
     let value = json!({
         "type": type_,
         "status": projection.status,

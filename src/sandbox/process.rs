@@ -286,7 +286,8 @@ impl Process {
     }
 
     /// Whether each of its threads is stopped.
-    fn stands(&self) -> bool {
+    #[must_use]
+    pub fn stands(&self) -> bool {
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.id())) else {
             return false;
         };

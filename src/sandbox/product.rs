@@ -1,7 +1,8 @@
 //! pausegen on a sandbox, as it runs in production: its webhook configurations, its own identity with exactly the
 //! rights that `pausegen manifests` renders, and `pausegen serve` as a process of its own.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,9 +78,22 @@ pub struct Product {
     control_plane: Arc<ControlPlane>,
 }
 
+/// How to run one more companion.
+#[derive(Clone, Debug, Default)]
+pub struct CompanionOptions {
+    /// What its log is called; empty: as the usual one's.
+    pub name: String,
+    /// Environment variables.
+    pub env: Vec<(&'static str, String)>,
+    /// It leads by a Lease of its own, so that it acts whoever else does.
+    pub lease: Option<String>,
+    /// Instead of the product's own.
+    pub kubeconfig: Option<PathBuf>,
+}
+
 /// One `pausegen serve`.
 #[derive(Debug)]
-struct Served {
+pub struct Served {
     process: Process,
     metrics: u16,
 }
@@ -162,13 +176,26 @@ impl Product {
     pub async fn start_companion_with(&mut self, env: Vec<(&'static str, String)>) -> Result<(), Error> {
         self.kill_companion();
         free_lease(&self.control_plane).await?;
-        let options = ProductOptions {
+        let options = CompanionOptions {
             env,
-            ..self.options.clone()
+            ..CompanionOptions::default()
         };
-        let companion = self.files.serve(&self.control_plane, &options, false, true)?;
-        let companion = self.companion.insert(companion);
-        companion.ready(self.control_plane.timeout).await
+        self.companion = Some(self.another_companion(options).await?);
+        Ok(())
+    }
+
+    /// Starts one more companion, which belongs to the caller.
+    ///
+    /// # Errors
+    ///
+    /// It does not become ready.
+    pub async fn another_companion(&self, options: CompanionOptions) -> Result<Served, Error> {
+        if let Some(lease) = &options.lease {
+            allow_lease(&self.control_plane, lease).await?;
+        }
+        let companion = self.files.companion(&self.control_plane, options)?;
+        companion.ready(self.control_plane.timeout).await?;
+        Ok(companion)
     }
 
     /// Kills the companion (SIGKILL), if it is a process of its own.
@@ -253,36 +280,68 @@ impl Files {
         admission: bool,
         companion: bool,
     ) -> Result<Served, Error> {
-        let name = match (admission, companion) {
-            (true, true) => "pausegen",
-            (true, false) => "pausegen-admission",
-            (false, _) => "pausegen-companion",
+        let name = if companion { "pausegen" } else { "pausegen-admission" };
+        let mut args = if admission {
+            self.admission()
+        } else {
+            vec!["--no-admission".into()]
         };
+        if !companion {
+            args.push("--no-companion".into());
+        }
+        self.spawn(control_plane, name, &self.kubeconfig, args, &options.env)
+    }
+
+    fn companion(&self, control_plane: &ControlPlane, options: CompanionOptions) -> Result<Served, Error> {
+        let CompanionOptions {
+            name,
+            env,
+            lease,
+            kubeconfig,
+        } = options;
+        let name = if name.is_empty() { "pausegen-companion" } else { &name };
+        let kubeconfig = kubeconfig.as_ref().unwrap_or(&self.kubeconfig);
+        let mut args: Vec<OsString> = vec!["--no-admission".into()];
+        if let Some(lease) = lease {
+            args.extend(["--lease".into(), lease.into()]);
+        }
+        self.spawn(control_plane, name, kubeconfig, args, &env)
+    }
+
+    /// The arguments of the webhook.
+    fn admission(&self) -> Vec<OsString> {
+        vec![
+            "--bind".into(),
+            format!("127.0.0.1:{}", self.port).into(),
+            "--tls-cert".into(),
+            self.certificate.clone().into(),
+            "--tls-key".into(),
+            self.key.clone().into(),
+            "--companion-user".into(),
+            USER.into(),
+        ]
+    }
+
+    fn spawn(
+        &self,
+        control_plane: &ControlPlane,
+        name: &str,
+        kubeconfig: &Path,
+        args: Vec<OsString>,
+        env: &[(&'static str, String)],
+    ) -> Result<Served, Error> {
         let metrics = ports::free()?;
         let mut program = control_plane.program(name, self.exe.clone());
         let metrics_bind = format!("127.0.0.1:{metrics}");
         program = program.arg("serve").arg("--metrics-bind").arg(metrics_bind);
-        program = program.arg("--kubeconfig").arg(&self.kubeconfig);
+        program = program.arg("--kubeconfig").arg(kubeconfig);
         if let Some(rules) = &self.rules {
             program = program.arg("--rules").arg(rules);
         }
-        if admission {
-            program = program
-                .arg("--bind")
-                .arg(format!("127.0.0.1:{}", self.port))
-                .arg("--tls-cert")
-                .arg(&self.certificate)
-                .arg("--tls-key")
-                .arg(&self.key)
-                .arg("--companion-user")
-                .arg(USER);
-        } else {
-            program = program.arg("--no-admission");
+        for arg in args {
+            program = program.arg(arg);
         }
-        if !companion {
-            program = program.arg("--no-companion");
-        }
-        for (name, value) in &options.env {
+        for (name, value) in env {
             program = program.env(name, value);
         }
         Ok(Served {
@@ -293,6 +352,12 @@ impl Files {
 }
 
 impl Served {
+    /// The process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
     async fn ready(&self, timeout: Duration) -> Result<(), Error> {
         let answer = wait::until(timeout, async || {
             self.process.check()?;
@@ -394,4 +459,21 @@ async fn free_lease(control_plane: &ControlPlane) -> Result<(), Error> {
             .map(drop)
             .map_err(Error::api(format!("delete the Lease {}", manifests::LEASE))),
     }
+}
+
+/// Lets the product hold another Lease too.
+async fn allow_lease(control_plane: &ControlPlane, lease: &str) -> Result<(), Error> {
+    let client = control_plane.client().await?;
+    let own = Own {
+        lease: lease.to_owned(),
+        ..own()
+    };
+    let account = manifests::service_account(NAMESPACE, "pausegen");
+    let mut role = manifests::role(&own);
+    let mut binding = manifests::role_binding(&own, account);
+    role.metadata.name = Some(lease.to_owned());
+    binding.metadata.name = Some(lease.to_owned());
+    binding.role_ref.name = lease.to_owned();
+    apply(Api::namespaced(client.clone(), NAMESPACE), "the Role", &role).await?;
+    apply(Api::namespaced(client, NAMESPACE), "the RoleBinding", &binding).await
 }

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -92,7 +91,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         let state = |settings| admission::State {
             rules: rules.clone(),
             settings: Arc::new(settings),
-            clock: Arc::new(Timestamp::now),
+            clock: Arc::new(crate::wall_clock::now),
             metrics,
             ops: ops.clone(),
         };

@@ -21,14 +21,17 @@ use super::{
     look::{self, LookError},
     write::{self, WriteError},
 };
-use crate::protocol::{
-    GroupKind, Moment, condition,
-    evidence::{Echo, Ground, Tracker, Verdict, Waiting},
-    intent::{Intent, State as Acknowledged},
-    keys::{Acknowledgement, Evidence, Record, Standing},
-    object::ObjectView,
-    scope::{self, Ruled},
-    stamp::timestamp,
+use crate::{
+    protocol::{
+        GroupKind, Moment, condition,
+        evidence::{Echo, Ground, Tracker, Verdict, Waiting},
+        intent::{Intent, State as Acknowledged},
+        keys::{Acknowledgement, Evidence, Record, Standing},
+        object::ObjectView,
+        scope::{self, Ruled},
+        stamp::timestamp,
+    },
+    wall_clock,
 };
 
 /// How many entries of what is excluded a record lists.
@@ -454,7 +457,7 @@ fn acknowledgement(record: &Record, object: &ObjectView, evidence: Evidence, obj
         lease: String::new(),
         excluded: Vec::new(),
         object_generation: object.metadata.generation.unwrap_or_default(),
-        at: timestamp(jiff::Timestamp::now()),
+        at: timestamp(wall_clock::now()),
     }
 }
 
@@ -478,6 +481,6 @@ fn record_of(echo: &Echo, object: &ObjectView) -> Acknowledgement {
         },
         excluded,
         object_generation: echo.object_generation,
-        at: timestamp(jiff::Timestamp::now()),
+        at: timestamp(wall_clock::now()),
     }
 }

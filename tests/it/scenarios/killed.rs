@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::rig::Change::{Annotation, Field};
 use super::rig::{BOUND, IMPATIENCE, Rig, Target, annotation, generation, options, settled};
-use super::{Scenes, audit};
+use super::{Scenes, audit, copies};
 use crate::support;
 
 #[tokio::test]
@@ -37,6 +37,9 @@ async fn a_companion_that_dies_acknowledges_nothing_false() {
             Box::pin(killed_at(&mut rig, &bare, point)).await;
         }
     }
+    scenes.scene("copies of annotations");
+    rig.product.start_companion().await.unwrap();
+    Box::pin(copies::copies(&mut rig)).await;
     audit::granted(&rig.sandbox, &short_rules(BOUND, BOUND));
     scenes.scene("done");
 }

@@ -6,6 +6,7 @@
 
 mod audit;
 mod calm;
+mod copies;
 mod demo;
 mod frozen;
 mod killed;

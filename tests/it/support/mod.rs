@@ -58,16 +58,18 @@ async fn start(options: Options) -> Sandbox {
 
 /// Asks again and again until there is an answer. Panics when it takes more than two minutes: `what` says what was waited
 /// for.
-pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+pub(crate) async fn eventually<T>(what: &str, ask: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(Duration::from_secs(120), what, ask).await
+}
+
+/// As [`eventually`], with a bound of one's own.
+pub(crate) async fn eventually_within<T>(bound: Duration, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(
-            start.elapsed() < Duration::from_secs(120),
-            "not within two minutes: {what}"
-        );
+        assert!(start.elapsed() < bound, "not within {} s: {what}", bound.as_secs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
