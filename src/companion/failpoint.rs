@@ -68,5 +68,7 @@ pub(super) fn reach(name: &str) {
         if wanted.signal == Signal::KILL {
             std::process::abort();
         }
+        // Another thread may be the one that takes the signal; this one must not go on until it has.
+        std::thread::sleep(std::time::Duration::from_secs(2));
     }
 }
