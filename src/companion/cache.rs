@@ -53,9 +53,21 @@ pub(super) struct Entry {
     pub(super) ruled: Ruled,
     /// Since when what makes it a member of another object has not changed.
     pub(super) related_since: Moment,
+    /// Since when nothing has changed that says who has to answer for it, for certain: from its creation on, if the
+    /// watch has shown that, else since it was first seen, or last after a gap in the watch.
+    pub(super) unchanged_since: Moment,
     /// The object is known to be no older than this: when a consistent read that returned this state, or an earlier
     /// one, was sent.
     pub(super) view: Option<Moment>,
+}
+
+/// How the cache learns of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// An event of a watch: nothing of the object has happened between the last one and this.
+    Event,
+    /// A list or another read: anything may have happened.
+    List,
 }
 
 /// What a change of the cache concerns.
@@ -172,6 +184,7 @@ impl Cache {
         needs: &Needs,
         object: ObjectView,
         rule: &Arc<KindRule>,
+        source: Source,
     ) -> Option<Concern> {
         let key = Key::of(&rule.group_kind, &object);
         let object = Arc::new(object);
@@ -184,6 +197,10 @@ impl Cache {
         }
         let mut concern = Concern::default();
         let (mut related_since, mut view) = (now, None);
+        let mut unchanged_since = match source {
+            Source::Event => Moment::default(),
+            Source::List => now,
+        };
         match known {
             Some(known) if known.ruled.object.metadata.uid == object.metadata.uid => {
                 view = known.view;
@@ -192,6 +209,10 @@ impl Cache {
                 if !concern.relations {
                     related_since = known.related_since;
                 }
+                let is_next = source == Source::Event
+                    || known.ruled.object.metadata.resource_version == object.metadata.resource_version;
+                let is_same = is_next && !concern.relations && answers_alike(rule, &known.ruled.object, &object);
+                unchanged_since = if is_same { known.unchanged_since } else { now };
             }
             _ => {
                 concern.own = true;
@@ -214,6 +235,7 @@ impl Cache {
                 rule: Arc::clone(rule),
             },
             related_since,
+            unchanged_since,
             view,
         };
         self.namespaces
@@ -240,7 +262,7 @@ impl Cache {
         if self.get(&key)?.ruled.object.metadata.uid != uid {
             return None;
         }
-        let concern = self.put(now, needs, object, rule);
+        let concern = self.put(now, needs, object, rule, Source::List);
         if let Some(entry) = self
             .namespaces
             .get_mut(&key.namespace)
@@ -358,6 +380,19 @@ fn differs(a: &ObjectView, b: &ObjectView) -> bool {
         || a.metadata.owner_references != b.metadata.owner_references
         || a.metadata.generation != b.metadata.generation
         || a.metadata.deletion_timestamp != b.metadata.deletion_timestamp
+}
+
+/// Whether the same attestors have to answer for both states of an object, as far as that is not a matter of relations.
+fn answers_alike(rule: &KindRule, a: &ObjectView, b: &ObjectView) -> bool {
+    let elsewhere = |object: &ObjectView| {
+        let key = rule.managed_elsewhere.as_ref();
+        key.is_some_and(|key| object.metadata.annotation(key).is_some())
+    };
+    elsewhere(a) == elsewhere(b)
+        && rule
+            .attestors
+            .iter()
+            .all(|attestor| attestor.applies(a) == attestor.applies(b))
 }
 
 fn same_relations(needs: &Needs, a: &ObjectView, b: &ObjectView) -> bool {

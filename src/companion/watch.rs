@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     World,
-    cache::Key,
+    cache::{Key, Source},
     item::Item,
     kinds::{self, Crd, Kind},
     lock, look,
@@ -330,11 +330,11 @@ async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken
         }
         match event {
             Event::Init => listed.clear(),
-            Event::Apply(item) => put(&world, &kind, item),
+            Event::Apply(item) => put(&world, &kind, item, Source::Event),
             Event::InitApply(item) => {
                 let meta = &item.view.metadata;
                 listed.insert((meta.namespace.clone(), meta.name.clone()));
-                put(&world, &kind, item);
+                put(&world, &kind, item, Source::List);
             }
             Event::Delete(item) => {
                 let key = Key::of(&kind.rule.group_kind, &item.view);
@@ -350,10 +350,10 @@ async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken
     world.metrics.unwatched(&what);
 }
 
-fn put(world: &World, kind: &Kind, item: Item) {
+fn put(world: &World, kind: &Kind, item: Item, source: Source) {
     let object = kind.needs.slim(look::typed(kind, item.view));
     let key = Key::of(&kind.rule.group_kind, &object);
-    let concern = lock(&world.cache).put(world.clock.now(), &kind.needs, object, &kind.rule);
+    let concern = lock(&world.cache).put(world.clock.now(), &kind.needs, object, &kind.rule, source);
     if let Some(concern) = concern {
         world.dispatch(&key, !kind.rule.inputs.is_empty(), concern);
     }

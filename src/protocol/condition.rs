@@ -123,32 +123,44 @@ pub fn acknowledged(rule: &KindRule, object: &ObjectView, may_raise: bool) -> Op
 /// The condition of an object that waits for an acknowledgement.
 #[must_use]
 pub fn pending(object: &ObjectView, generation: u64, waiting: &Waiting) -> Projection {
-    let mut by_kind: Vec<(String, Vec<String>)> = Vec::new();
-    for laggard in &waiting.laggards {
-        let what = match laggard.lag {
-            Lag::Missing => "says nothing",
-            Lag::Disagrees => "has not answered",
-            Lag::Settling => "agrees, and counts once its manager has been alive for the staleness bound",
-        };
-        let who = format!("{} {} ({what})", laggard.kind, laggard.attestor);
-        let name = if laggard.namespace.is_empty() {
-            laggard.name.clone()
-        } else {
-            format!("{}/{}", laggard.namespace, laggard.name)
-        };
-        match by_kind.iter_mut().find(|(known, _)| *known == who) {
-            Some((_, names)) => names.push(name),
-            None => by_kind.push((who, vec![name])),
+    let mut parts = Vec::new();
+    for (lag, what) in [
+        (Lag::Disagrees, "has not answered"),
+        (Lag::Missing, "says nothing"),
+        (
+            Lag::Leaving,
+            "need not answer, which counts once its manager has been alive for the staleness bound",
+        ),
+        (
+            Lag::Settling,
+            "agrees, which counts once its manager has been alive for the staleness bound",
+        ),
+    ] {
+        let mut by_kind: Vec<(String, Vec<String>)> = Vec::new();
+        for laggard in waiting.laggards.iter().filter(|laggard| laggard.lag == lag) {
+            let who = format!("{} {}", laggard.kind, laggard.attestor);
+            let name = if laggard.namespace.is_empty() {
+                laggard.name.clone()
+            } else {
+                format!("{}/{}", laggard.namespace, laggard.name)
+            };
+            match by_kind.iter_mut().find(|(known, _)| *known == who) {
+                Some((_, names)) => names.push(name),
+                None => by_kind.push((who, vec![name])),
+            }
+        }
+        let kinds: Vec<String> = by_kind
+            .into_iter()
+            .map(|(who, names)| format!("{who} {}", first(&names, NAMES)))
+            .collect();
+        if !kinds.is_empty() {
+            parts.push(format!("{} ({what})", kinds.join("; ")));
         }
     }
-    let mut parts: Vec<String> = by_kind
-        .into_iter()
-        .map(|(who, names)| format!("{who}: {}", first(&names, NAMES)))
-        .collect();
     if !waiting.unruled.is_empty() {
         parts.push(format!("kinds without a rule: {}", first(&waiting.unruled, NAMES)));
     }
-    let mut message = format!("pause generation {generation} waits for {}", parts.join("; "));
+    let mut message = format!("pause generation {generation} waits for {}", parts.join(". "));
     if waiting.not_reporting {
         message.push_str(
             ". What says nothing may have no controller that attests a pause: give its kind a rule, or attestedBy: none \

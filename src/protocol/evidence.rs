@@ -21,6 +21,17 @@ use super::{
     scope::{self, Ruled},
 };
 
+/// What surrounds the objects that are looked at.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Whether there is a rule for a kind at all.
+    pub has_rule: &'a (dyn Fn(&GroupKind) -> bool + Sync),
+    /// Since when nothing has changed of an object that decides whether somebody answers for it: owners, labels,
+    /// references, the key that says that it is managed elsewhere, what an attestor applies by. `None` where the watches
+    /// have not shown this very state yet.
+    pub unchanged_since: &'a (dyn Fn(&Ruled) -> Option<Moment> + Sync),
+}
+
 /// The webhook configuration as it stands: under `Fail`, and selecting the namespace in question. Where it does not stand
 /// so there is none, since flips may pass unseen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -67,6 +78,8 @@ pub struct Tracker {
     quiet_since: Option<Moment>,
     /// Members, and since when they are seen in this scope without a break.
     members: BTreeMap<String, Moment>,
+    /// Objects that were members, and when they were first seen not to be.
+    left: BTreeMap<String, Moment>,
     baselines: BTreeMap<BaselineKey, Baseline>,
     /// The last generation that this process has echoed itself.
     echoed: Option<u64>,
@@ -102,6 +115,8 @@ pub enum Lag {
     Disagrees,
     /// It agrees, and only time can tell whether that is about this flip.
     Settling,
+    /// It need not answer any more, and only time can tell whether its controller knows.
+    Leaving,
 }
 
 /// What an acknowledgement has to wait for.
@@ -246,8 +261,16 @@ impl Tracker {
 
     /// The members, as the cache showed them at `now`. One that is missing loses what is known of it.
     pub fn observe_members(&mut self, now: Moment, uids: &BTreeSet<String>) {
-        self.members.retain(|uid, _| uids.contains(uid));
+        let left = &mut self.left;
+        self.members.retain(|uid, _| {
+            let stays = uids.contains(uid);
+            if !stays {
+                left.insert(uid.clone(), now);
+            }
+            stays
+        });
         for uid in uids {
+            self.left.remove(uid);
             self.members.entry(uid.clone()).or_insert(now);
         }
         let (members, own) = (&self.members, &self.uid);
@@ -367,13 +390,7 @@ impl Tracker {
 
     /// Decides, from lists that were made after the flip was seen: `flipped` first, then `all`, owners before what they
     /// own.
-    pub fn look(
-        &mut self,
-        ground: &Ground<'_>,
-        flipped: &Ruled,
-        all: &[Ruled],
-        has_rule: &dyn Fn(&GroupKind) -> bool,
-    ) -> Verdict {
+    pub fn look(&mut self, ground: &Ground<'_>, flipped: &Ruled, all: &[Ruled], around: &Surroundings<'_>) -> Verdict {
         self.observe(ground.now, &flipped.rule, &flipped.object);
         let intent = Intent::of(&flipped.rule, &flipped.object);
         let record = match Standing::of(&flipped.rule.group_kind, &flipped.object) {
@@ -396,7 +413,7 @@ impl Tracker {
         let scope::Members { mut members, unruled } = if inherited.is_empty() {
             scope::Members::default()
         } else {
-            scope::members(&flipped.object, &flipped.rule, all, has_rule)
+            scope::members(&flipped.object, &flipped.rule, all, around.has_rule)
         };
         // A list of nobody, because nobody was asked, is no list: keys that change could make everybody asked.
         if !inherited.is_empty() {
@@ -409,6 +426,19 @@ impl Tracker {
             members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
         }
 
+        self.left
+            .retain(|uid, _| all.iter().any(|ruled| ruled.object.metadata.uid == *uid));
+        let leavers: Vec<&Ruled> = if inherited.is_empty() || mutant::on(Mutant::LeftAtOnce) {
+            Vec::new()
+        } else {
+            let is_in = |uid: &String| members.iter().any(|ruled| ruled.object.metadata.uid == *uid);
+            let known = |uid: &String| self.left.contains_key(uid) || self.members.contains_key(uid);
+            all.iter()
+                .filter(|ruled| ruled.object.metadata.uid != self.uid)
+                .filter(|ruled| known(&ruled.object.metadata.uid) && !is_in(&ruled.object.metadata.uid))
+                .collect()
+        };
+
         let mut tally = Tally::default();
         if let Some(guard) = ground.guard.filter(|_| mutant::on(Mutant::UnaskedBaseline)) {
             for ruled in all {
@@ -420,21 +450,45 @@ impl Tracker {
                 }
             }
         }
-        for ruled in std::iter::once(flipped).chain(members) {
-            let own = ruled.object.metadata.uid == self.uid;
-            let asked = if own {
-                asked_of(flipped, true, only)
-            } else {
-                inherited.clone()
-            };
-            self.ask(ground, flipped, ruled, &asked, &record, clean, first_seen, &mut tally);
+        let question = Question {
+            ground,
+            flipped,
+            record: &record,
+            clean,
+            first_seen,
+        };
+        let own_inputs = asked_of(flipped, true, only);
+        self.ask(
+            &question,
+            flipped,
+            &own_inputs,
+            (around.unchanged_since)(flipped),
+            false,
+            &mut tally,
+        );
+        for ruled in members {
+            self.ask(
+                &question,
+                ruled,
+                &inherited,
+                (around.unchanged_since)(ruled),
+                false,
+                &mut tally,
+            );
+        }
+        for ruled in leavers {
+            let left = self.left.get(&ruled.object.metadata.uid).copied();
+            let since = left
+                .zip((around.unchanged_since)(ruled))
+                .map(|(left, since)| left.max(since));
+            self.ask(&question, ruled, &inherited, since, true, &mut tally);
         }
         if tally.evidence.is_none() && tally.laggards.is_empty() {
             // Nobody is left to ask: only time can answer.
             let bound = flipped.rule.staleness_bound;
             let due = first_seen.plus(bound);
             if ground.now < due {
-                tally.laggards.push(laggard(flipped, "nobody", Lag::Settling));
+                tally.laggards.push(laggard(flipped, "nobody", Lag::Leaving));
                 tally.retry_at = Some(due);
             } else {
                 tally.evidence = Some(Evidence::Settled);
@@ -481,39 +535,29 @@ impl Tracker {
         })
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Asks the attestors of one object. Since `since` nothing has changed that says who has to answer for it; `left`: it
+    /// is no member any more.
     fn ask(
         &self,
-        ground: &Ground<'_>,
-        flipped: &Ruled,
+        question: &Question<'_>,
         ruled: &Ruled,
         asked: &[InputId],
-        record: &Record,
-        clean: bool,
-        first_seen: Moment,
+        since: Option<Moment>,
+        left: bool,
         tally: &mut Tally,
     ) {
+        let Question {
+            ground,
+            flipped,
+            record,
+            clean,
+            first_seen,
+        } = *question;
         let (object, rule) = (&ruled.object, &ruled.rule);
         let own = object.metadata.uid == self.uid;
-        if let Some(key) = rule
-            .managed_elsewhere
-            .as_ref()
-            .filter(|key| object.metadata.annotation(key).is_some())
-        {
-            tally
-                .excluded
-                .insert(format!("{} ({key})", scope::display(&rule.group_kind, object)));
-            return;
-        }
-        if rule.waits_for_owner(object) {
-            tally.excluded.insert(format!(
-                "{} (has no owner yet)",
-                scope::display(&rule.group_kind, object)
-            ));
-            return;
-        }
-        tally.objects += 1;
-        for attestor in rule.attestors.iter().filter(|attestor| attestor.applies(object)) {
+        let exclusion = exclusion(ruled);
+        let mut is_asked = exclusion.is_none() && !left;
+        for attestor in &rule.attestors {
             let asked: Vec<&InputId> = asked
                 .iter()
                 .filter(|input| attestor.answers_for(&reference(own, input)))
@@ -521,12 +565,28 @@ impl Tracker {
             if asked.is_empty() {
                 continue;
             }
+            let applies = attestor.applies(object);
             if attestor.by == AttestedBy::None {
-                tally.excluded.insert(format!(
-                    "{} of every {} (attestedBy: none)",
-                    attestor.name, rule.group_kind
-                ));
+                if applies && exclusion.is_none() && !left {
+                    tally.excluded.insert(format!(
+                        "{} of every {} (attestedBy: none)",
+                        attestor.name, rule.group_kind
+                    ));
+                }
                 continue;
+            }
+            // Whoever need not answer has to know that: a controller that stands still may see it as it was before.
+            let mut leaving = None;
+            if exclusion.is_some() || left || !applies {
+                let knows = match since {
+                    Some(since) => time(attestor, ground, since, rule.staleness_bound),
+                    None => Err(None),
+                };
+                match knows {
+                    Err(at) if !mutant::on(Mutant::LeftAtOnce) => leaving = Some(at),
+                    _ => continue,
+                }
+                is_asked = true;
             }
             let answers: Vec<(&InputId, Attestation)> = asked
                 .into_iter()
@@ -537,7 +597,13 @@ impl Tracker {
                     )
                 })
                 .collect();
-            let mut lag = |lag| tally.laggards.push(laggard(ruled, &attestor.name, lag));
+            let mut lag = |lag| {
+                let lag = leaving.map_or(lag, |at| {
+                    tally.retry_at = tally.retry_at.into_iter().chain(at).min();
+                    Lag::Leaving
+                });
+                tally.laggards.push(laggard(ruled, &attestor.name, lag));
+            };
             if answers.iter().any(|(_, a)| *a == Attestation::Missing) {
                 lag(Lag::Missing);
                 continue;
@@ -582,6 +648,13 @@ impl Tracker {
                     Some((key, baseline(a.clear()?, guard, attestor, ground.leases)))
                 }));
             }
+        }
+        if is_asked {
+            tally.objects += 1;
+        } else if let Some(why) = exclusion {
+            tally
+                .excluded
+                .insert(format!("{} ({why})", scope::display(&rule.group_kind, object)));
         }
     }
 
@@ -636,6 +709,28 @@ impl Tracker {
     pub fn anchored(&mut self, guard: Option<&Guard>) {
         self.anchor = guard.map(|guard| guard.fingerprint.clone());
     }
+}
+
+/// What a look asks about.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    ground: &'a Ground<'a>,
+    flipped: &'a Ruled,
+    record: &'a Record,
+    clean: bool,
+    first_seen: Moment,
+}
+
+/// Why nobody has to answer for an object, if so.
+fn exclusion(ruled: &Ruled) -> Option<String> {
+    let elsewhere = ruled.rule.managed_elsewhere.as_ref();
+    if let Some(key) = elsewhere.filter(|key| ruled.object.metadata.annotation(key).is_some()) {
+        return Some(key.clone());
+    }
+    ruled
+        .rule
+        .waits_for_owner(&ruled.object)
+        .then(|| "has no owner yet".to_owned())
 }
 
 #[derive(Default)]

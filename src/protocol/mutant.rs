@@ -26,6 +26,8 @@ pub enum Mutant {
     NoPending,
     /// `observedGeneration` runs ahead of `metadata.generation`.
     ObservedAhead,
+    /// Whoever need not answer any more is left out at once.
+    LeftAtOnce,
     /// A condition may be raised whatever happened to the webhook configuration.
     RaiseAnyway,
     /// Guarded keys that a request changes are not put back.

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use pausegen::protocol::attestation::{Attestation, attest};
-use pausegen::protocol::evidence::{Ground, Guard, Lag, Tracker, Verdict};
+use pausegen::protocol::evidence::{Ground, Guard, Lag, Surroundings, Tracker, Verdict};
 use pausegen::protocol::intent::{Intent, State};
 use pausegen::protocol::keys::{self, Acknowledgement, Evidence, Standing};
 use pausegen::protocol::lease::{LeaseView, Leases, Proof};
@@ -388,7 +388,15 @@ fn look(tracker: &mut Tracker, now: u64, guard: Option<&Guard>, cluster: &Cluste
         guard,
         leases: &leases,
     };
-    tracker.look(&ground, &cluster.ruled(), all, &|_| true)
+    tracker.look(&ground, &cluster.ruled(), all, &around(&|_| Some(at(0))))
+}
+
+/// Every kind has a rule, and this is how long nothing has changed.
+fn around(unchanged_since: &(dyn Fn(&Ruled) -> Option<Moment> + Sync)) -> Surroundings<'_> {
+    Surroundings {
+        has_rule: &|_| true,
+        unchanged_since,
+    }
 }
 
 /// A tracker that has taken baselines of a running Cluster with one Machine, at 100 s.
@@ -671,4 +679,86 @@ fn members_are_found_by_label_field_owner_and_reference() {
         found.unruled,
         BTreeSet::from(["Unheard.infrastructure.cluster.x-k8s.io ns/of".to_owned()])
     );
+}
+
+/// Looks at a Cluster of which everybody has answered but this one, who need not answer any more. The Leases were renewed
+/// until `renewed`.
+fn look_at_a_leaver(
+    tracker: &mut Tracker,
+    (now, renewed): (u64, u64),
+    cluster: &Cluster,
+    leaver: &Ruled,
+    since: Option<u64>,
+) -> Verdict {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let leases = leases(renewed);
+    let ground = Ground {
+        now: at(now),
+        start: at(0),
+        guard: Some(&guard),
+        leases: &leases,
+    };
+    let own = cluster.ruled().object.metadata.uid.clone();
+    let unchanged_since = move |ruled: &Ruled| {
+        if ruled.object.metadata.uid == own {
+            Some(at(0))
+        } else {
+            since.map(at)
+        }
+    };
+    let all = [leaver.clone()];
+    tracker.look(&ground, &cluster.ruled(), &all, &around(&unchanged_since))
+}
+
+/// A controller that stands still may see an object as it was when it still had to answer for it.
+#[test]
+fn whoever_need_not_answer_any_more_has_to_know_that() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+
+    // Its label is gone: it is no member any more.
+    let mut stranger = machine("m", "");
+    Arc::make_mut(&mut stranger.object).metadata.labels.clear();
+    // It is managed elsewhere.
+    let elsewhere = Ruled {
+        object: Arc::new(view(&json!({
+            "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DevCluster",
+            "metadata": {"name": "m", "namespace": "ns", "uid": "m", "generation": 1,
+                         "labels": {"cluster.x-k8s.io/cluster-name": "c"},
+                         "annotations": {"cluster.x-k8s.io/managed-by": "somebody"},
+                         "ownerReferences": [{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "name": "c", "uid": "cluster"}]},
+            "status": {"conditions": [paused_condition("", Some(1))]}
+        }))),
+        rule: rule("DevCluster"),
+    };
+    for (leaver, excluded) in [(&stranger, 0), (&elsewhere, 1)] {
+        let mut tracker = tracker.clone();
+        let waits = |times, since, tracker: &mut Tracker| {
+            let Verdict::Wait(waiting) = look_at_a_leaver(tracker, times, &cluster, leaver, since) else {
+                panic!("its controller may not know at {times:?}, {since:?}")
+            };
+            let lags: Vec<_> = waiting.laggards.iter().map(|l| (l.name.as_str(), l.lag)).collect();
+            assert_eq!(lags, [("m", Lag::Leaving)]);
+        };
+        waits((300, 300), None, &mut tracker.clone());
+        if excluded == 0 {
+            tracker.observe_members(at(105), &BTreeSet::new());
+        }
+        waits((110, 110), Some(105), &mut tracker);
+        waits((300, 110), Some(105), &mut tracker);
+        let Verdict::Echo(echo) = look_at_a_leaver(&mut tracker, (170, 170), &cluster, leaver, Some(105)) else {
+            panic!("its manager has been alive for long enough")
+        };
+        assert_eq!((echo.objects, echo.excluded.len()), (1, excluded));
+    }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     protocol::{
         GroupKind, Moment, condition,
-        evidence::{Echo, Ground, Tracker, Verdict, Waiting},
+        evidence::{Echo, Ground, Lag, Surroundings, Tracker, Verdict, Waiting},
         intent::{Intent, State as Acknowledged},
         keys::{Acknowledgement, Evidence, Record, Standing},
         object::ObjectView,
@@ -197,6 +197,14 @@ impl Subject<'_> {
         state.members_at = now;
     }
 
+    /// As [`Surroundings::unchanged_since`]: only of the very state that the watch has shown.
+    fn unchanged_since(&self, ruled: &Ruled) -> Option<Moment> {
+        let cache = lock(&self.world.cache);
+        let entry = cache.get(&Key::of(&ruled.rule.group_kind, &ruled.object))?;
+        let (seen, asked) = (&entry.ruled.object.metadata, &ruled.object.metadata);
+        (seen.uid == asked.uid && seen.resource_version == asked.resource_version).then_some(entry.unchanged_since)
+    }
+
     fn has_rule(&self, served: &BTreeSet<GroupKind>, kind: &GroupKind) -> bool {
         served.contains(kind) || self.world.rules.rule_for(kind).is_some_and(|rule| !rule.inherits)
     }
@@ -252,9 +260,11 @@ impl Subject<'_> {
             };
             let all: Vec<Ruled> = around.into_iter().map(|entry| entry.ruled).collect();
             let served: BTreeSet<GroupKind> = lock(&self.world.kinds).keys().cloned().collect();
-            let verdict = state
-                .tracker
-                .look(&ground, &self.flipped, &all, &|kind| self.has_rule(&served, kind));
+            let around = Surroundings {
+                has_rule: &|kind| self.has_rule(&served, kind),
+                unchanged_since: &|ruled| self.unchanged_since(ruled),
+            };
+            let verdict = state.tracker.look(&ground, &self.flipped, &all, &around);
             if let Verdict::Wait(waiting) = verdict {
                 return self.wait(state, generation, &waiting).await;
             }
@@ -281,9 +291,11 @@ impl Subject<'_> {
             guard: looked.guard.as_ref(),
             leases: &looked.leases,
         };
-        let verdict = state.tracker.look(&ground, &looked.flipped, &looked.all, &|kind| {
-            self.has_rule(&looked.listed, kind)
-        });
+        let around = Surroundings {
+            has_rule: &|kind| self.has_rule(&looked.listed, kind),
+            unchanged_since: &|ruled| self.unchanged_since(ruled),
+        };
+        let verdict = state.tracker.look(&ground, &looked.flipped, &looked.all, &around);
         match verdict {
             // The object has changed since it was seen: begin anew with what is there now.
             Verdict::Quiet | Verdict::Irregular => Ok(Some(Duration::ZERO)),
@@ -357,10 +369,8 @@ impl Subject<'_> {
     /// It cannot be acknowledged yet: say so when it takes long, and know when to ask again.
     async fn wait(&self, state: &mut State, generation: u64, waiting: &Waiting) -> Result<Option<Duration>, Trouble> {
         let now = self.world.clock.now();
-        let settling = waiting
-            .laggards
-            .iter()
-            .any(|laggard| laggard.lag == crate::protocol::evidence::Lag::Settling);
+        let mut laggards = waiting.laggards.iter();
+        let settling = laggards.any(|laggard| matches!(laggard.lag, Lag::Settling | Lag::Leaving));
         if settling {
             lock(&self.world.on_time).insert(self.key.clone());
         } else {

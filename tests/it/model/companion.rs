@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use pausegen::protocol::{
     Moment, condition,
-    evidence::{Ground, Guard, Lag, Tracker, Verdict},
+    evidence::{Ground, Guard, Lag, Surroundings, Tracker, Verdict},
     intent::{Intent, State},
     keys::{
         ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, Evidence, GENERATION, OBSERVED_GENERATION, STAMP, Standing,
@@ -285,7 +285,11 @@ impl World {
                 .collect();
             let mut tracker = (*companion.trackers[slot]).clone();
             let flipped = config.rules.ruled(slot, &flipped);
-            let verdict = tracker.look(&self.ground(companion, guard.as_ref()), &flipped, &all, &|_| true);
+            let around = Surroundings {
+                has_rule: &|_| true,
+                unchanged_since: &|_| Some(Moment::default()),
+            };
+            let verdict = tracker.look(&self.ground(companion, guard.as_ref()), &flipped, &all, &around);
             (Shared::new(tracker), Rc::new(verdict))
         });
         let uid = incarnation(&flipped);
@@ -303,7 +307,7 @@ impl World {
                     config.reached(match laggard.lag {
                         Lag::Missing => Reached::Missing,
                         Lag::Disagrees => Reached::Disagrees,
-                        Lag::Settling => Reached::WithoutBaseline,
+                        Lag::Settling | Lag::Leaving => Reached::WithoutBaseline,
                     });
                 }
                 // Under the optimistic lock.

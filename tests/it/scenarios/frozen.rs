@@ -7,10 +7,14 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use pausegen::protocol::condition::AWAITING_CONTROLLERS;
 use pausegen::sandbox::ManagerKind;
+use serde_json::json;
 
 use super::rig::Change::{Annotation, Field};
 use super::rig::{BOUND, IMPATIENCE, Rig, options, settled};
 use super::{Scenes, named};
+
+/// Cluster API's annotation of infrastructure that somebody else manages.
+const MANAGED_ELSEWHERE: &str = "cluster.x-k8s.io/managed-by";
 
 #[tokio::test]
 async fn nobody_acknowledges_for_a_frozen_manager() {
@@ -30,6 +34,8 @@ async fn nobody_acknowledges_for_a_frozen_manager() {
     Box::pin(annotations_while_frozen(&rig)).await;
     scenes.scene("hasty flips while frozen");
     Box::pin(hasty_while_frozen(&rig)).await;
+    scenes.scene("objects are let go while frozen");
+    Box::pin(let_go_while_frozen(&rig)).await;
     scenes.scene("another manager takes over");
     Box::pin(takeover(&rig)).await;
 }
@@ -114,6 +120,39 @@ async fn hasty_while_frozen(rig: &Rig) {
 
     let resume = rig.flip(&deployment, Annotation(false)).await;
     rig.acknowledged(&resume).await;
+    rig.run(&cluster).await;
+}
+
+/// Whoever may write an object can take it out of its controller's hands: its owner, its labels, a mark that it is managed
+/// elsewhere. A frozen controller still sees it as it was.
+async fn let_go_while_frozen(rig: &Rig) {
+    let cluster = rig.cluster();
+    let (infrastructure, machine) = (rig.first("DevCluster").await, rig.first("DevMachine").await);
+    rig.run(&cluster).await;
+    rig.manager(ManagerKind::Dev).freeze().unwrap();
+    let own = rig.flip(&machine, Annotation(true)).await;
+    let pause = rig.flip(&cluster, Field(true)).await;
+    let mut before = Vec::new();
+    for target in [infrastructure, machine.clone()] {
+        let object = rig.get(&target).await;
+        let (owners, labels) = (object.metadata.owner_references, object.metadata.labels);
+        let gone = json!({ "metadata": {
+            "ownerReferences": null, "labels": null, "annotations": { MANAGED_ELSEWHERE: "somebody" },
+        } });
+        rig.patch(&target, gone).await;
+        before.push((target, owners, labels));
+    }
+    let long = BOUND * 2;
+    tokio::join!(rig.not_acknowledged(&pause, long), rig.not_acknowledged(&own, long));
+    for (target, owners, labels) in before {
+        let back = json!({ "metadata": {
+            "ownerReferences": owners, "labels": labels, "annotations": { MANAGED_ELSEWHERE: null },
+        } });
+        rig.patch(&target, back).await;
+    }
+    rig.manager(ManagerKind::Dev).thaw().unwrap();
+    tokio::join!(rig.acknowledged(&pause), rig.acknowledged(&own));
+    rig.run(&machine).await;
     rig.run(&cluster).await;
 }
 

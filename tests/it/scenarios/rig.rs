@@ -225,9 +225,12 @@ impl Rig {
 
     /// Flips where no webhook looks.
     pub(super) async fn unseen(&self, target: &Target, change: Change) -> DynamicObject {
-        let patch = Patch::Merge(change.patch());
+        self.patch(target, change.patch()).await
+    }
+
+    pub(super) async fn patch(&self, target: &Target, patch: Value) -> DynamicObject {
         self.of(target)
-            .patch(&target.name, &PatchParams::default(), &patch)
+            .patch(&target.name, &PatchParams::default(), &Patch::Merge(patch))
             .await
             .unwrap()
     }
