@@ -721,8 +721,9 @@ struct Question<'a> {
     first_seen: Moment,
 }
 
-/// Why nobody has to answer for an object, if so.
-fn exclusion(ruled: &Ruled) -> Option<String> {
+/// Why nobody has to answer for an object, if so. An echo leaves it out only when its controller is known to know.
+#[must_use]
+pub fn exclusion(ruled: &Ruled) -> Option<String> {
     let elsewhere = ruled.rule.managed_elsewhere.as_ref();
     if let Some(key) = elsewhere.filter(|key| ruled.object.metadata.annotation(key).is_some()) {
         return Some(key.clone());

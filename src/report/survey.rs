@@ -2,17 +2,17 @@
 //! nobody from before: who gives the answer that is called for without having been known to give another one is counted,
 //! and it is left to the companion (or to time) whether that is an answer to this flip.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::protocol::{
     GroupKind, Moment,
-    evidence::{self, Ground, Tracker, Verdict, Waiting},
+    evidence::{self, Ground, Surroundings, Tracker, Verdict, Waiting},
     intent::Intent,
     keys::{ACKNOWLEDGED, ACKNOWLEDGEMENT, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Stamp, Why},
     lease::Leases,
     object::{Annotations, ObjectView},
     rule::KindRule,
-    scope::Ruled,
+    scope::{self, Ruled},
 };
 
 use super::model::{Lag, Laggard};
@@ -32,14 +32,14 @@ pub struct Survey {
 
 /// Whom the standing flip of this object waits for: exactly those whom the companion asks about it.
 #[must_use]
-pub fn of_flip(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -> bool) -> Survey {
+pub fn of_flip(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool + Sync)) -> Survey {
     look(flipped, all, has_rule)
 }
 
 /// Who does not attest at present what the inputs of this object call for, whatever its keys say. Everybody is asked for
 /// every input, as after a hasty flip.
 #[must_use]
-pub fn of_intent(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -> bool) -> Survey {
+pub fn of_intent(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool + Sync)) -> Survey {
     let asked = Ruled {
         object: Arc::new(as_if_flipped(&flipped.rule, &flipped.object)),
         rule: Arc::clone(&flipped.rule),
@@ -47,7 +47,7 @@ pub fn of_intent(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -
     look(&asked, all, has_rule)
 }
 
-fn look(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -> bool) -> Survey {
+fn look(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool + Sync)) -> Survey {
     let leases = Leases::default();
     let ground = Ground {
         now: Moment::default(),
@@ -56,8 +56,12 @@ fn look(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -> bool) -
         leases: &leases,
     };
     let mut tracker = Tracker::new(&flipped.object.metadata.uid);
-    match tracker.look(&ground, flipped, all, has_rule) {
-        Verdict::Wait(waiting) => survey(waiting),
+    let around = Surroundings {
+        has_rule,
+        unchanged_since: &|_| None,
+    };
+    match tracker.look(&ground, flipped, all, &around) {
+        Verdict::Wait(waiting) => survey(waiting, flipped, all),
         Verdict::Echo(echo) => Survey {
             objects: echo.objects,
             excluded: echo.excluded,
@@ -67,7 +71,7 @@ fn look(flipped: &Ruled, all: &[Ruled], has_rule: &dyn Fn(&GroupKind) -> bool) -
     }
 }
 
-fn survey(waiting: Waiting) -> Survey {
+fn survey(waiting: Waiting, flipped: &Ruled, all: &[Ruled]) -> Survey {
     let Waiting {
         laggards,
         unruled,
@@ -81,6 +85,7 @@ fn survey(waiting: Waiting) -> Survey {
         excluded,
         ..Survey::default()
     };
+    let mut counted = BTreeSet::new();
     for evidence::Laggard {
         kind,
         namespace,
@@ -96,6 +101,22 @@ fn survey(waiting: Waiting) -> Survey {
                 survey.to_be_proven += 1;
                 continue;
             }
+            // Since when is not to be told from a snapshot.
+            evidence::Lag::Leaving => {
+                let is_it = |ruled: &&Ruled| {
+                    let meta = &ruled.object.metadata;
+                    ruled.rule.group_kind == kind && meta.namespace == namespace && meta.name == name
+                };
+                let ruled = std::iter::once(flipped).chain(all).find(is_it);
+                if let Some((ruled, why)) = ruled.and_then(|ruled| Some((ruled, evidence::exclusion(ruled)?))) {
+                    let excluded = format!("{} ({why})", scope::display(&ruled.rule.group_kind, &ruled.object));
+                    if !survey.excluded.contains(&excluded) {
+                        survey.excluded.push(excluded);
+                    }
+                    counted.insert((kind, namespace, name));
+                }
+                continue;
+            }
         };
         survey.laggards.push(Laggard {
             kind: kind.to_string(),
@@ -105,6 +126,8 @@ fn survey(waiting: Waiting) -> Survey {
             lag,
         });
     }
+    // The look counts them, since for an echo they have to be asked a while longer.
+    survey.objects = survey.objects.saturating_sub(counted.len());
     survey.laggards.extend(unruled.iter().map(|object| {
         let (kind, full) = object.split_once(' ').unwrap_or(("", object));
         let (namespace, name) = full.split_once('/').unwrap_or(("", full));

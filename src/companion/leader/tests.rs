@@ -78,7 +78,7 @@ fn a_dead_leader_is_followed_after_the_lease_and_a_living_one_never() {
         // The wall clock stands still here, so that the record is the same: only what is read tells.
         store.edit(|lease| {
             lease.spec.as_mut().unwrap().renew_time =
-                Some(MicroTime(Timestamp::from_millisecond(millis as i64).unwrap()))
+                Some(MicroTime(Timestamp::from_millisecond(millis as i64).unwrap()));
         });
         a.reread(at(millis), store.lease.clone());
         assert!(!takes(&mut b, &mut store, at(millis + 1000)));
@@ -135,7 +135,7 @@ enum Step {
     Wake,
     /// Its read is answered from the store, and the answer arrives later.
     Get,
-    Got(Option<Lease>),
+    Got(Option<Box<Lease>>),
     /// Its write arrives at the store. `sent` is when it was sent.
     Put {
         lease: Box<Lease>,
@@ -238,9 +238,10 @@ fn simulate(choices: &[u8]) -> Result<usize, TestCaseError> {
             },
             Step::Get => {
                 let found = store.lease.clone();
-                push(&mut heap, now + delay(choose()), who, Step::Got(found));
+                push(&mut heap, now + delay(choose()), who, Step::Got(found.map(Box::new)));
             }
             Step::Got(found) => {
+                let found = found.map(|lease| *lease);
                 let is_held = candidates[who].held.is_some();
                 if is_held {
                     candidates[who].reread(at(now), found);
