@@ -24,7 +24,7 @@ static RULES: LazyLock<Rules> = LazyLock::new(|| Rules::capi().unwrap());
 
 fn rule(kind: &str) -> Arc<KindRule> {
     let group = match kind {
-        "DevMachine" => "infrastructure.cluster.x-k8s.io",
+        "DevMachine" | "DevCluster" => "infrastructure.cluster.x-k8s.io",
         _ => "cluster.x-k8s.io",
     };
     RULES.rule_for(&GroupKind::new(group, kind)).unwrap()
