@@ -63,7 +63,7 @@ pub(super) async fn check(
     match api.get_opt(name).await {
         Ok(found) => {
             let found = found.map(|found| by_name!(found));
-            compare("mutating", name, found, by_name!(mutating), findings);
+            compare("mutating", name, found, &by_name!(mutating), findings);
         }
         Err(error) => findings.unanswered("webhooks", &format!("mutatingwebhookconfiguration {name}"), &error),
     }
@@ -71,7 +71,7 @@ pub(super) async fn check(
     match api.get_opt(name).await {
         Ok(found) => {
             let found = found.map(|found| by_name!(found));
-            compare("validating", name, found, by_name!(validating), findings);
+            compare("validating", name, found, &by_name!(validating), findings);
         }
         Err(error) => findings.unanswered("webhooks", &format!("validatingwebhookconfiguration {name}"), &error),
     }
@@ -82,7 +82,7 @@ fn compare(
     which: &str,
     name: &str,
     found: Option<BTreeMap<String, Webhook>>,
-    wanted: BTreeMap<String, Webhook>,
+    wanted: &BTreeMap<String, Webhook>,
     findings: &mut Findings,
 ) {
     let remedy = "apply the chart, or what `pausegen manifests` prints, with the rules that serve has";
@@ -95,7 +95,7 @@ fn compare(
         all_well = false;
         findings.advise("webhooks", status, message, remedy);
     };
-    for (webhook, wanted) in &wanted {
+    for (webhook, wanted) in wanted {
         let Some(found) = found.get(webhook) else {
             wrong(
                 Status::Problem,
