@@ -187,7 +187,7 @@ async fn applied(place: &Place<'_>) {
     for (note, forge) in [("1", false), ("2", true), ("3", false)] {
         let mut whole = manifest(place, "applied", note);
         if forge {
-            merge(&mut whole["metadata"]["annotations"], forged());
+            merge(&mut whole["metadata"]["annotations"], &forged());
         }
         let path = file(place, "applied", &whole);
         place.kubectl(&["apply", "-f", &path]).await;
@@ -199,7 +199,7 @@ async fn applied(place: &Place<'_>) {
             let mut whole = manifest(place, name, note);
             // Once with our keys, then without: who owned a field and leaves it out removes it.
             if name == "server-side-keys" && note != "3" {
-                merge(&mut whole["metadata"]["annotations"], forged());
+                merge(&mut whole["metadata"]["annotations"], &forged());
             }
             let path = file(place, name, &whole);
             let args = [
@@ -216,7 +216,7 @@ async fn applied(place: &Place<'_>) {
     }
 }
 
-fn merge(into: &mut Value, from: Value) {
+fn merge(into: &mut Value, from: &Value) {
     for (key, value) in from.as_object().unwrap() {
         into[key] = value.clone();
     }
@@ -247,7 +247,7 @@ async fn fight(place: &Place<'_>) {
         let mut whole = manifest(place, "fight", &me.to_string());
         merge(
             &mut whole["metadata"]["annotations"],
-            json!({ GENERATION: me.to_string(), ACKNOWLEDGED: if me == 0 { "running" } else { "paused" } }),
+            &json!({ GENERATION: me.to_string(), ACKNOWLEDGED: if me == 0 { "running" } else { "paused" } }),
         );
         let parameters = PatchParams::apply(&format!("fighter-{me}")).force();
         place
