@@ -239,7 +239,7 @@ pub(super) async fn condition(
     condition_of(world, key, kind, condition::TYPE, want).await
 }
 
-/// As [`condition`], for a condition of this type.
+/// As [`condition()`], for a condition of this type.
 pub(super) async fn condition_of(
     world: &World,
     key: &Key,

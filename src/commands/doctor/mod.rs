@@ -1,6 +1,6 @@
 //! `pausegen doctor`: what is wrong with an installation, and what to do about it.
 //!
-//! Each file looks at one thing and adds [`Finding`]s. Nothing is changed: the one write is a dry run.
+//! Each file looks at one thing and adds `Finding`s. Nothing is changed: the one write is a dry run.
 
 mod access;
 mod objects;
