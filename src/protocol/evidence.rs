@@ -419,13 +419,6 @@ impl Tracker {
         if !inherited.is_empty() {
             self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
         }
-        let pauses = inherited.iter().any(|input| intent.has(input));
-        if (!pauses || mutant::on(Mutant::FirstListPause))
-            && let Some(first) = &self.first_list
-        {
-            members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
-        }
-
         self.left
             .retain(|uid, _| all.iter().any(|ruled| ruled.object.metadata.uid == *uid));
         let leavers: Vec<&Ruled> = if inherited.is_empty() || mutant::on(Mutant::LeftAtOnce) {
@@ -438,6 +431,12 @@ impl Tracker {
                 .filter(|ruled| known(&ruled.object.metadata.uid) && !is_in(&ruled.object.metadata.uid))
                 .collect()
         };
+        let pauses = inherited.iter().any(|input| intent.has(input));
+        if (!pauses || mutant::on(Mutant::FirstListPause))
+            && let Some(first) = &self.first_list
+        {
+            members.retain(|ruled| first.contains(&ruled.object.metadata.uid));
+        }
 
         let mut tally = Tally::default();
         if let Some(guard) = ground.guard.filter(|_| mutant::on(Mutant::UnaskedBaseline)) {

@@ -194,6 +194,8 @@ async fn left_out_and_silent(stage: &Stage) {
     let elsewhere = armada.ship("elsewhere").await;
     let managed = json!({ "metadata": { "annotations": { "scope.example.org/managed-by": "terraform" } } });
     elsewhere.patch(managed).await;
+    // Its controller has to know that first.
+    tokio::time::sleep(LONG).await;
     let silent = armada.ship("silent").await;
     armada.flip(true, &silent).await;
     let is_right = |c: &Value| c["reason"] == "NotReporting";
