@@ -34,7 +34,7 @@ pub(super) struct Looked {
     pub(super) all: Vec<Ruled>,
     /// The kinds that were listed.
     pub(super) listed: BTreeSet<GroupKind>,
-    /// After the flipped object was read and before anything else was.
+    /// Before anything was asked for: an answer may be as old as its question.
     pub(super) at: Moment,
     /// The webhook configuration, read consistently after the lists.
     pub(super) guard: Option<Guard>,
@@ -78,6 +78,8 @@ pub(super) async fn look(world: &World, key: &Key, kind: &Kind) -> Result<Looked
 }
 
 async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookError> {
+    let at = world.clock.now();
+    let leases = lock(&world.leases).clone();
     let api = api(world, kind, &key.namespace);
     let object = api
         .get_opt(&key.name)
@@ -88,8 +90,6 @@ async fn attempt(world: &World, key: &Key, kind: &Kind) -> Result<Looked, LookEr
         })?
         .ok_or(LookError::Gone)?
         .view;
-    let at = world.clock.now();
-    let leases = lock(&world.leases).clone();
     let flipped = Ruled {
         object: Arc::new(typed(kind, object)),
         rule: Arc::clone(&kind.rule),

@@ -45,13 +45,13 @@ pub struct Guard {
 /// What does not depend on the object that is looked at.
 #[derive(Debug, Clone, Copy)]
 pub struct Ground<'a> {
-    /// Now.
+    /// Now. Of a look: a moment before its first read was asked for, since what it shows may be as old as that.
     pub now: Moment,
     /// When this process began to watch.
     pub start: Moment,
     /// The webhook configuration, if it stands.
     pub guard: Option<&'a Guard>,
-    /// The managers' Leases.
+    /// The managers' Leases, as they were known at that moment.
     pub leases: &'a Leases,
 }
 
@@ -153,7 +153,7 @@ pub struct Echo {
     pub lease_absent: bool,
     /// What was not asked, and why.
     pub excluded: Vec<String>,
-    /// `metadata.generation` of the revision that was looked at.
+    /// `metadata.generation` of the revision that is acknowledged: the one that was looked at, or the stamp's.
     pub object_generation: i64,
     baselines: Vec<(BaselineKey, Baseline)>,
 }
@@ -293,7 +293,7 @@ impl Tracker {
     }
 
     /// Takes baselines from a view that is known to be no older than `view`: at least the staleness bound after the
-    /// process began, the object fell quiet, the member joined and the webhook configuration stood.
+    /// process began, the object fell quiet, the member joined and the webhook configuration was enforced.
     pub fn take_baselines(&mut self, ground: &Ground<'_>, view: Moment, flipped: &Ruled, members: &[&Ruled]) {
         for ruled in std::iter::once(flipped).chain(members.iter().copied()) {
             self.take_baseline(ground, view, flipped, ruled);
@@ -358,7 +358,8 @@ impl Tracker {
     /// Since when nothing has happened that an answer of this object could be mistaken about; `None`: it is not
     /// known yet.
     fn settled_since(&self, ground: &Ground<'_>, guard: &Guard, ruled: &Ruled) -> Option<Moment> {
-        let base = ground.start.max(self.quiet_since?).max(guard.since);
+        let enforced = enforced(guard, ruled.rule.staleness_bound);
+        let base = ground.start.max(self.quiet_since?).max(enforced);
         let uid = &ruled.object.metadata.uid;
         if *uid == self.uid {
             Some(base)
@@ -389,9 +390,9 @@ impl Tracker {
     }
 
     /// Decides, from lists that were made after the flip was seen: `flipped` first, then `all`, owners before what they
-    /// own.
+    /// own. What `flipped` shows has to be [observed](Self::observe) first, at a moment after it was read; a flip that was
+    /// not is not decided.
     pub fn look(&mut self, ground: &Ground<'_>, flipped: &Ruled, all: &[Ruled], around: &Surroundings<'_>) -> Verdict {
-        self.observe(ground.now, &flipped.rule, &flipped.object);
         let intent = Intent::of(&flipped.rule, &flipped.object);
         let record = match Standing::of(&flipped.rule.group_kind, &flipped.object) {
             Standing::Bare => return Verdict::Quiet,
@@ -495,6 +496,14 @@ impl Tracker {
             }
         }
         if tally.laggards.is_empty() && unruled.is_empty() {
+            // The revision that was looked at may hold a pair of flips that no webhook saw, unless the configuration stands
+            // as it did before this flip. Then the least that the stamp says is acknowledged, and nothing above it.
+            let looked = flipped.object.metadata.generation.unwrap_or_default();
+            let object_generation = if self.may_raise(ground.guard) || mutant::on(Mutant::LookedGeneration) {
+                looked
+            } else {
+                looked.min(record.stamp.least_generation())
+            };
             return Verdict::Echo(Box::new(Echo {
                 state: intent.state(&flipped.rule),
                 stamp: record.stamp,
@@ -503,7 +512,7 @@ impl Tracker {
                 bound: tally.bound,
                 lease_absent: tally.lease_absent,
                 excluded: tally.excluded.into_iter().collect(),
-                object_generation: flipped.object.metadata.generation.unwrap_or_default(),
+                object_generation,
                 baselines: tally.baselines,
             }));
         }
@@ -640,7 +649,14 @@ impl Tracker {
             // Where the configuration has stood only since after this flip, others may have passed unseen on top of it,
             // and the answer may be about one of those.
             if let Some(guard) = ground.guard
-                && (alternated || time(attestor, ground, guard.since, rule.staleness_bound).is_ok())
+                && (alternated
+                    || time(
+                        attestor,
+                        ground,
+                        enforced(guard, rule.staleness_bound),
+                        rule.staleness_bound,
+                    )
+                    .is_ok())
             {
                 tally.baselines.extend(answers.iter().filter_map(|(input, a)| {
                     let key = (object.metadata.uid.clone(), attestor.name.clone(), (*input).clone());
@@ -704,9 +720,44 @@ impl Tracker {
         mutant::on(Mutant::RaiseAnyway) || guard.is_some_and(|guard| self.anchor.as_ref() == Some(&guard.fingerprint))
     }
 
-    /// Condition and annotations agree at the present `metadata.generation`.
-    pub fn anchored(&mut self, guard: Option<&Guard>) {
-        self.anchor = guard.map(|guard| guard.fingerprint.clone());
+    /// Condition and annotations agree at the present `metadata.generation`, as a read has shown that was asked for after
+    /// `now` and after the webhook configuration was read. While the API server may not enforce that yet, nothing follows.
+    pub fn anchored(&mut self, now: Moment, rule: &KindRule, guard: Option<&Guard>) {
+        self.anchor = guard
+            .filter(|guard| now >= enforced(guard, rule.staleness_bound))
+            .map(|guard| guard.fingerprint.clone());
+    }
+}
+
+#[cfg(feature = "mutants")]
+impl Tracker {
+    /// For the model checker: moves every moment that is remembered.
+    pub fn map_times(&mut self, f: impl Fn(Moment) -> Moment) {
+        let stamp = self.stamp.iter_mut().map(|(_, at)| at);
+        let stalled = self.stalled.iter_mut().map(|(_, at)| at);
+        let all = stamp
+            .chain(stalled)
+            .chain(&mut self.quiet_since)
+            .chain(self.members.values_mut())
+            .chain(self.left.values_mut());
+        for at in all {
+            *at = f(*at);
+        }
+    }
+
+    /// For the model checker: forgets since when nothing has moved, which the wording of a condition alone depends on.
+    pub fn forget_progress(&mut self) {
+        self.stalled = None;
+    }
+}
+
+/// Since when no flip passes unseen: the API server enforces a webhook configuration from its own cache of it, which is
+/// assumed to be no older than the bound either.
+fn enforced(guard: &Guard, bound: Duration) -> Moment {
+    if mutant::on(Mutant::GuardYoung) {
+        guard.since
+    } else {
+        guard.since.plus(bound)
     }
 }
 

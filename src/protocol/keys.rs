@@ -82,6 +82,9 @@ pub struct Stamp {
     /// The `metadata.generation` that this very write made, where it changed a field of the spec in an UPDATE.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_generation: Option<i64>,
+    /// The `metadata.generation` that this write found, where it is an UPDATE that changed no such field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_generation: Option<i64>,
     /// When, as RFC 3339 in UTC, on the webhook's wall clock: for people, never evidence.
     pub at: String,
     /// By whom; absent where users are not recorded.
@@ -235,6 +238,12 @@ impl Standing {
 }
 
 impl Stamp {
+    /// The least `metadata.generation` that the object can have since this write; a new object begins with 1.
+    #[must_use]
+    pub fn least_generation(&self) -> i64 {
+        self.object_generation.or(self.found_generation).unwrap_or(1)
+    }
+
     /// Whether the stamp is of an object of this kind, namespace and name.
     #[must_use]
     pub fn names(&self, group_kind: &GroupKind, object: &ObjectView) -> bool {

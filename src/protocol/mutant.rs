@@ -18,6 +18,8 @@ pub enum Mutant {
     HastyNarrow,
     /// A webhook configuration that came back counts as the one that was there before.
     GuardReturned,
+    /// A webhook configuration counts as enforced from the moment at which it stands.
+    GuardYoung,
     /// A Lease that changed hands counts as if it had not.
     LeaseHands,
     /// A pause asks only the objects of the first list after the flip.
@@ -28,6 +30,8 @@ pub enum Mutant {
     ObservedAhead,
     /// Whoever need not answer any more is left out at once.
     LeftAtOnce,
+    /// An echo acknowledges the revision that was looked at, whatever happened to the webhook configuration.
+    LookedGeneration,
     /// A condition may be raised whatever happened to the webhook configuration.
     RaiseAnyway,
     /// Guarded keys that a request changes are not put back.

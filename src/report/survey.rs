@@ -56,6 +56,7 @@ fn look(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool +
         leases: &leases,
     };
     let mut tracker = Tracker::new(&flipped.object.metadata.uid);
+    tracker.observe(ground.now, &flipped.rule, &flipped.object);
     let around = Surroundings {
         has_rule,
         unchanged_since: &|_| None,
@@ -156,6 +157,7 @@ fn as_if_flipped(rule: &KindRule, object: &ObjectView) -> ObjectView {
         after: intent,
         why: Why::Touched,
         object_generation: None,
+        found_generation: None,
         at: String::new(),
         by: String::new(),
         reason: String::new(),

@@ -199,7 +199,7 @@ impl Cluster {
         new["status"]["conditions"] = json!(conditions);
         self.store(new);
         if Some(want.observed_generation) >= object.metadata.generation {
-            tracker.anchored(Some(guard));
+            tracker.anchored(at(1000), &rule("Cluster"), Some(guard));
         }
     }
 }
@@ -388,7 +388,9 @@ fn look(tracker: &mut Tracker, now: u64, guard: Option<&Guard>, cluster: &Cluste
         guard,
         leases: &leases,
     };
-    tracker.look(&ground, &cluster.ruled(), all, &around(&|_| Some(at(0))))
+    let flipped = cluster.ruled();
+    tracker.observe(at(now), &flipped.rule, &flipped.object);
+    tracker.look(&ground, &flipped, all, &around(&|_| Some(at(0))))
 }
 
 /// Every kind has a rule, and this is how long nothing has changed.
@@ -399,14 +401,14 @@ fn around(unchanged_since: &(dyn Fn(&Ruled) -> Option<Moment> + Sync)) -> Surrou
     }
 }
 
-/// A tracker that has taken baselines of a running Cluster with one Machine, at 100 s.
+/// A tracker that has taken baselines of a running Cluster with one Machine, at 130 s.
 fn with_baselines(cluster: &Cluster, guard: &Guard) -> Tracker {
     let mut tracker = Tracker::new("cluster");
     tracker.observe(at(1), &rule("Cluster"), &cluster.view());
     tracker.observe_members(at(1), &BTreeSet::from(["m".to_owned()]));
-    let leases = leases(100);
+    let leases = leases(130);
     let ground = Ground {
-        now: at(100),
+        now: at(130),
         start: at(0),
         guard: Some(guard),
         leases: &leases,
@@ -414,9 +416,13 @@ fn with_baselines(cluster: &Cluster, guard: &Guard) -> Tracker {
     let (flipped, member) = (cluster.ruled(), machine("m", ""));
     let lacking = tracker.lacking(&ground, &flipped, &[&member]);
     assert_eq!(lacking.ready.keys().collect::<Vec<_>>(), ["cluster", "m"]);
-    tracker.take_baselines(&ground, at(50), &flipped, &[&member]);
-    assert_eq!(tracker.baselines(), 0, "a view from before the bound");
-    tracker.take_baselines(&ground, at(90), &flipped, &[&member]);
+    tracker.take_baselines(&ground, at(110), &flipped, &[&member]);
+    assert_eq!(
+        tracker.baselines(),
+        0,
+        "a view from within the bound after the webhook was enforced"
+    );
+    tracker.take_baselines(&ground, at(125), &flipped, &[&member]);
     assert!(tracker.lacking(&ground, &flipped, &[&member]).ready.is_empty());
     tracker
 }
@@ -433,7 +439,7 @@ fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
     cluster.set_field(true);
     cluster.answer(FIELD_TEXT);
 
-    let Verdict::Wait(waiting) = look(&mut tracker, 110, Some(&guard), &cluster, &[machine("m", "")]) else {
+    let Verdict::Wait(waiting) = look(&mut tracker, 140, Some(&guard), &cluster, &[machine("m", "")]) else {
         panic!("the Machine has not answered")
     };
     assert_eq!(waiting.laggards.len(), 1);
@@ -443,17 +449,17 @@ fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
     );
 
     let answered = [machine("m", FIELD_TEXT)];
-    let Verdict::Echo(echo) = look(&mut tracker.clone(), 111, Some(&guard), &cluster, &answered) else {
+    let Verdict::Echo(echo) = look(&mut tracker.clone(), 141, Some(&guard), &cluster, &answered) else {
         panic!("everybody has answered")
     };
     assert_eq!((echo.evidence, echo.objects, echo.bound), (Evidence::Attested, 2, None));
 
     let other = Guard {
         fingerprint: "changed".to_owned(),
-        since: at(105),
+        since: at(135),
     };
     for guard in [None, Some(&other)] {
-        let Verdict::Wait(waiting) = look(&mut tracker.clone(), 111, guard, &cluster, &answered) else {
+        let Verdict::Wait(waiting) = look(&mut tracker.clone(), 141, guard, &cluster, &answered) else {
             panic!("flips may have passed unseen")
         };
         assert_eq!(
@@ -461,8 +467,8 @@ fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
             [Lag::Settling]
         );
         let mut later = tracker.clone();
-        look(&mut later, 111, guard, &cluster, &answered);
-        let Verdict::Echo(echo) = look(&mut later, 172, guard, &cluster, &answered) else {
+        look(&mut later, 141, guard, &cluster, &answered);
+        let Verdict::Echo(echo) = look(&mut later, 202, guard, &cluster, &answered) else {
             panic!("the bound has passed")
         };
         assert_eq!(
@@ -472,7 +478,7 @@ fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
     }
 
     let stranger = [machine("m", FIELD_TEXT), machine("new", FIELD_TEXT)];
-    let Verdict::Wait(waiting) = look(&mut tracker, 111, Some(&guard), &cluster, &stranger) else {
+    let Verdict::Wait(waiting) = look(&mut tracker, 141, Some(&guard), &cluster, &stranger) else {
         panic!("one has no baseline")
     };
     assert_eq!(waiting.laggards[0].name, "new");
@@ -491,28 +497,84 @@ fn a_hasty_flip_and_one_that_is_taken_back_need_the_bound() {
     cluster.set_field(false);
     let all = [machine("m", "")];
     assert!(
-        matches!(look(&mut tracker, 110, Some(&guard), &cluster, &all), Verdict::Wait(_)),
+        matches!(look(&mut tracker, 140, Some(&guard), &cluster, &all), Verdict::Wait(_)),
         "a late bit looks right"
     );
     assert_eq!(tracker.baselines(), 0);
-    let Verdict::Echo(echo) = look(&mut tracker, 171, Some(&guard), &cluster, &all) else {
+    let Verdict::Echo(echo) = look(&mut tracker, 201, Some(&guard), &cluster, &all) else {
         panic!("the bound has passed")
     };
     let looked = cluster.clone();
     cluster.echo(&looked, echo.evidence).unwrap();
-    tracker.echoed(at(171), &echo);
-    tracker.observe(at(171), &rule("Cluster"), &cluster.view());
+    tracker.echoed(at(201), &echo);
+    tracker.observe(at(201), &rule("Cluster"), &cluster.view());
     assert!(tracker.baselines() > 0, "an echo leaves baselines");
-    assert_eq!(look(&mut tracker, 172, Some(&guard), &cluster, &all), Verdict::Quiet);
+    assert_eq!(look(&mut tracker, 202, Some(&guard), &cluster, &all), Verdict::Quiet);
 
     cluster.write(
         |new| new["metadata"]["annotations"][keys::ACKNOWLEDGED] = json!(keys::PENDING),
         true,
     );
     assert!(
-        matches!(look(&mut tracker, 300, Some(&guard), &cluster, &all), Verdict::Wait(_)),
+        matches!(look(&mut tracker, 330, Some(&guard), &cluster, &all), Verdict::Wait(_)),
         "it counts from here"
     );
+}
+
+#[test]
+fn what_a_look_shows_is_as_old_as_its_question() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let mut tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.set_field(false);
+    let leases = leases(200);
+    let asked_at = |second| Ground {
+        now: at(second),
+        start: at(0),
+        guard: Some(&guard),
+        leases: &leases,
+    };
+    let (flipped, all) = (cluster.ruled(), [machine("m", "")]);
+    let verdict = tracker.look(&asked_at(140), &flipped, &all, &around(&|_| Some(at(0))));
+    assert_eq!(verdict, Verdict::Quiet, "a flip that nobody has told of is not decided");
+    tracker.observe(at(141), &flipped.rule, &flipped.object);
+    let verdict = tracker.look(&asked_at(200), &flipped, &all, &around(&|_| Some(at(0))));
+    assert!(
+        matches!(verdict, Verdict::Wait(_)),
+        "asked for before the bound has passed"
+    );
+}
+
+#[test]
+fn an_echo_acknowledges_no_revision_that_unseen_flips_may_have_made() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    let mut unsure = Tracker::new("cluster");
+    unsure.observe(at(1), &rule("Cluster"), &cluster.view());
+    let mut sure = unsure.clone();
+    sure.anchored(at(60), &rule("Cluster"), Some(&guard));
+    cluster.set_field(true);
+    let flipped = cluster.view().metadata.generation.unwrap();
+    cluster.write(|new| new["spec"]["size"] = json!(2), false);
+    cluster.answer(FIELD_TEXT);
+    for (tracker, guard, acknowledged) in [
+        (&mut unsure, Some(&guard), flipped),
+        (&mut sure.clone(), None, flipped),
+        (&mut sure, Some(&guard), flipped + 1),
+    ] {
+        let Verdict::Echo(echo) = look(tracker, 100, guard, &cluster, &[]) else {
+            panic!("its controller has read the flip")
+        };
+        assert_eq!(echo.object_generation, acknowledged);
+    }
 }
 
 #[test]
@@ -710,7 +772,9 @@ fn look_at_a_leaver(
         }
     };
     let all = [leaver.clone()];
-    tracker.look(&ground, &cluster.ruled(), &all, &around(&unchanged_since))
+    let flipped = cluster.ruled();
+    tracker.observe(at(now), &flipped.rule, &flipped.object);
+    tracker.look(&ground, &flipped, &all, &around(&unchanged_since))
 }
 
 /// A controller that stands still may see an object as it was when it still had to answer for it.
@@ -752,14 +816,14 @@ fn whoever_need_not_answer_any_more_has_to_know_that() {
         };
         waits((300, 300), None, &mut tracker.clone());
         if excluded == 0 {
-            tracker.observe_members(at(105), &BTreeSet::new());
+            tracker.observe_members(at(135), &BTreeSet::new());
         }
-        waits((110, 110), Some(105), &mut tracker);
+        waits((140, 140), Some(135), &mut tracker);
         if excluded == 0 {
             // Its manager stands still. (The other one has no Lease, so that the bound counts alone.)
-            waits((300, 110), Some(105), &mut tracker);
+            waits((300, 140), Some(135), &mut tracker);
         }
-        let Verdict::Echo(echo) = look_at_a_leaver(&mut tracker, (170, 170), &cluster, leaver, Some(105)) else {
+        let Verdict::Echo(echo) = look_at_a_leaver(&mut tracker, (200, 200), &cluster, leaver, Some(135)) else {
             panic!("its manager has been alive for long enough")
         };
         assert_eq!((echo.objects, echo.excluded.len()), (1, excluded));

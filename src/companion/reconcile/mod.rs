@@ -285,6 +285,10 @@ impl Subject<'_> {
         }
         let looked = look::look(self.world, self.key, &self.kind).await?;
         state.latest = Some(Arc::clone(&looked.flipped.object));
+        // A flip that the look itself has shown counts from now on, not from when the look began.
+        state
+            .tracker
+            .observe(self.world.clock.now(), &self.flipped.rule, &looked.flipped.object);
         let ground = Ground {
             now: looked.at,
             start: self.world.start(),

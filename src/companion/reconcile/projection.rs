@@ -191,6 +191,7 @@ impl Subject<'_> {
         let guard = guard::read(self.world, &self.kind, &self.key.namespace)
             .await
             .map_err(|error| WriteError::Refused(Box::new(error)))?;
+        let asked = self.world.clock.now();
         let may_raise = state.tracker.may_raise(guard.as_ref());
         let rule = &self.kind.rule;
         let projected = write::condition(self.world, self.key, &self.kind, |object| {
@@ -210,7 +211,7 @@ impl Subject<'_> {
                 && Some(want.observed_generation) >= object.metadata.generation
         });
         if agrees {
-            state.tracker.anchored(guard.as_ref());
+            state.tracker.anchored(asked, rule, guard.as_ref());
         }
         Ok(())
     }

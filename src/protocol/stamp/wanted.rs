@@ -109,6 +109,7 @@ fn stamped(write: &Write<'_>, old: &ObjectView, standing: &Standing, why: Why, m
             .generation
             .filter(|_| raises_generation)
             .and_then(|m| m.checked_add(1)),
+        found_generation: old.metadata.generation.filter(|_| !raises_generation),
         at: timestamp(write.at),
         by: write.writer.recorded.to_owned(),
         reason: reason(write.new),
@@ -183,6 +184,7 @@ fn on_create(write: &Write<'_>, stage: Stage) -> Wanted {
         after,
         why,
         object_generation: None,
+        found_generation: None,
         at: timestamp(write.at),
         by: write.writer.recorded.to_owned(),
         reason: reason(new),
@@ -215,6 +217,7 @@ fn is_own_creation(write: &Write<'_>, stamp: &Stamp, after: &Intent, stage: Stag
         && stamp.before.is_empty()
         && stamp.after == *after
         && stamp.object_generation.is_none()
+        && stamp.found_generation.is_none()
         && get(GENERATION).and_then(parse_generation) == Some(stamp.generation)
         && get(ACKNOWLEDGED) == Some(PENDING)
         && get(OBSERVED_GENERATION).is_none()

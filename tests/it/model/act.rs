@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::controller::{Deed, Reconcile};
+
 /// What people (and controllers that copy annotations) do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Person {
@@ -11,6 +13,7 @@ pub(crate) enum Person {
     Delete { slot: usize },
     Create { slot: usize, restore: bool, paused: bool },
     Forge { slot: usize },
+    Touch { slot: usize },
     Copy { from: usize, to: usize },
     Hook { flip: bool, keys: bool },
 }
@@ -19,18 +22,9 @@ pub(crate) enum Person {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Act {
     Person(Person),
-    /// The next version of its own object reaches a controller.
-    Own(usize),
-    /// The next version of the Cluster reaches a child's controller.
-    Parent(usize),
-    /// A reconcile begins with what the caches show.
-    Reconcile(usize),
-    /// A reconcile ends; with `fail` before it has written what it writes last, with `create` it has made a child.
-    Land {
-        who: usize,
-        fail: bool,
-        create: bool,
-    },
+    /// The API server's own view of the webhook configuration catches up.
+    Enforce,
+    Reconcile(Reconcile),
     Restart(usize),
     Freeze(usize),
     Thaw(usize),
@@ -62,50 +56,66 @@ pub(crate) enum Act {
     Tick,
 }
 
-const NAMES: [&str; 3] = ["the Cluster", "child 1", "child 2"];
+pub(crate) const NAMES: [&str; 3] = ["the Cluster", "child 1", "child 2"];
+
+impl fmt::Display for Person {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let n = |slot: &usize| NAMES[*slot];
+        match self {
+            Self::Flip {
+                slot,
+                field,
+                annotation,
+            } => write!(
+                f,
+                "a person flips {} of {}",
+                match (field, annotation) {
+                    (true, true) => "field and annotation",
+                    (true, false) => "the field",
+                    _ => "the annotation",
+                },
+                n(slot)
+            ),
+            Self::Edit { slot } => write!(f, "a person edits the spec of {}", n(slot)),
+            Self::Member { slot, member: true } => write!(f, "{} gets the Cluster's label", n(slot)),
+            Self::Member { slot, .. } => write!(f, "{} loses the Cluster's label", n(slot)),
+            Self::Delete { slot } => write!(f, "{} is deleted", n(slot)),
+            Self::Create {
+                slot, restore: true, ..
+            } => write!(f, "{} is restored with its annotations", n(slot)),
+            Self::Create { slot, paused: true, .. } => write!(f, "{} is created paused", n(slot)),
+            Self::Create { slot, .. } => write!(f, "{} is created", n(slot)),
+            Self::Forge { slot } => write!(f, "a person writes `acknowledged` on {}", n(slot)),
+            Self::Touch { slot } => write!(f, "a person asks for a new stamp of {}", n(slot)),
+            Self::Copy { from, to } => write!(f, "the annotations of {} are copied onto {}", n(from), n(to)),
+            Self::Hook { flip: true, keys: true } => f.write_str("the webhook configuration is there again"),
+            Self::Hook { flip: true, .. } => f.write_str("the keys webhook is away"),
+            Self::Hook { .. } => f.write_str("the webhook configuration is taken away"),
+        }
+    }
+}
 
 impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = |slot: &usize| NAMES[*slot];
         match self {
-            Self::Person(person) => match person {
-                Person::Flip {
-                    slot,
-                    field,
-                    annotation,
-                } => write!(
+            Self::Person(person) => person.fmt(f),
+            Self::Enforce => f.write_str("the API server sees the webhook configuration as it stands"),
+            Self::Reconcile(Reconcile { who, deed, .. }) => match deed {
+                Deed::Write(paused) => write!(
                     f,
-                    "a person flips {} of {}",
-                    match (field, annotation) {
-                        (true, true) => "field and annotation",
-                        (true, false) => "the field",
-                        _ => "the annotation",
-                    },
-                    n(slot)
+                    "the controller of {} answers `{}`",
+                    n(who),
+                    match (paused.field, paused.annotation) {
+                        (false, false) => "not paused",
+                        (true, false) => "paused by the field",
+                        (false, true) => "paused by the annotation",
+                        (true, true) => "paused by field and annotation",
+                    }
                 ),
-                Person::Edit { slot } => write!(f, "a person edits the spec of {}", n(slot)),
-                Person::Member { slot, member: true } => write!(f, "{} gets the Cluster's label", n(slot)),
-                Person::Member { slot, .. } => write!(f, "{} loses the Cluster's label", n(slot)),
-                Person::Delete { slot } => write!(f, "{} is deleted", n(slot)),
-                Person::Create {
-                    slot, restore: true, ..
-                } => write!(f, "{} is restored with its annotations", n(slot)),
-                Person::Create { slot, paused: true, .. } => write!(f, "{} is created paused", n(slot)),
-                Person::Create { slot, .. } => write!(f, "{} is created", n(slot)),
-                Person::Forge { slot } => write!(f, "a person writes `acknowledged` on {}", n(slot)),
-                Person::Copy { from, to } => write!(f, "the annotations of {} are copied onto {}", n(from), n(to)),
-                Person::Hook { flip, keys } => {
-                    let word = |on: &bool| if *on { "there" } else { "away" };
-                    write!(f, "webhooks: flip is {}, keys is {}", word(flip), word(keys))
-                }
+                Deed::Create => write!(f, "the controller of {} creates child 2", n(who)),
             },
-            Self::Own(who) => write!(f, "the controller of {} sees its object's next version", n(who)),
-            Self::Parent(who) => write!(f, "the controller of {} sees the Cluster's next version", n(who)),
-            Self::Reconcile(who) => write!(f, "the controller of {} begins a reconcile", n(who)),
-            Self::Land { who, fail: true, .. } => write!(f, "the reconcile of {} fails", n(who)),
-            Self::Land { who, create: true, .. } => write!(f, "the reconcile of {} creates its child", n(who)),
-            Self::Land { who, .. } => write!(f, "the reconcile of {} ends", n(who)),
-            Self::Restart(who) => write!(f, "the controller of {} restarts", n(who)),
+            Self::Restart(who) => write!(f, "the controller of {} restarts, and reads what is older", n(who)),
             Self::Freeze(who) => write!(f, "the controller of {} freezes", n(who)),
             Self::Thaw(who) => write!(f, "the controller of {} thaws", n(who)),
             Self::Takeover(who) => write!(f, "another process takes the Lease for {}", n(who)),

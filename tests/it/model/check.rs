@@ -1,133 +1,98 @@
-//! The checks of whole worlds: small ones that run with the other tests, and deep ones by
-//! `cargo test --test it model::check::deep -- --ignored --nocapture` (`PAUSEGEN_MODEL_SECONDS` each, 600 unless told).
+//! The checks of whole worlds: small ones, exhausted with the other tests, and deep ones by
+//! `cargo test --test it model::check::deep -- --ignored --nocapture` (`PAUSEGEN_MODEL_SECONDS` each, 600 unless told;
+//! `PAUSEGEN_MODEL_WORLD` for one alone).
 
 use std::time::{Duration, Instant};
 
-use stateright::{Checker, Model};
+use stateright::{Checker, HasDiscoveries, Model};
 
-use super::config::{Config, Reached};
+use super::{
+    config::{ALL, Config, Reached},
+    trace::shortest,
+    worlds,
+};
 
-fn run(name: &str, config: Config, limit: Duration, expect: &[Reached]) {
-    let reached = config.clone();
+fn run(name: &str, mut config: Config, limit: Duration, expect: &[Reached]) -> Result<bool, String> {
+    let (reached, again) = (config.clone(), config.clone());
     let start = Instant::now();
-    let checker = config.checker().threads(2).timeout(limit).spawn_bfs().join();
+    config.until = Some(start + limit);
+    let checker = config
+        .checker()
+        .threads(1)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .spawn_dfs()
+        .join();
     let took = start.elapsed();
+    let exhausted = took < limit;
     println!(
         "{name}: {} transitions, {} states, depth {}, {} s, {}; reached {:?}",
         checker.state_count(),
         checker.unique_state_count(),
         checker.max_depth(),
         took.as_secs(),
-        if took < limit { "exhausted" } else { "stopped" },
+        if exhausted { "exhausted" } else { "stopped" },
         reached.all_reached(),
     );
     let found = checker.discoveries().into_iter().next().map(|(property, path)| {
-        let steps: Vec<_> = path.into_actions().iter().map(|act| format!("  {act}")).collect();
-        format!("{name}: {property} does not hold:\n{}", steps.join("\n"))
+        let steps: Vec<_> = match shortest(&again, 60) {
+            Some(trace) => trace.lines,
+            None => path.into_actions().iter().map(ToString::to_string).collect(),
+        };
+        format!("{name}: {property} does not hold:\n  {}", steps.join("\n  "))
     });
-    assert_eq!(found, None);
-    for what in expect {
-        assert!(reached.has_reached(*what), "{name} never reached {what:?}");
+    let missed = expect
+        .iter()
+        .filter(|what| exhausted && !reached.has_reached(**what))
+        .map(|what| format!("{name} never reached {what:?}"));
+    let all: Vec<String> = found.into_iter().chain(missed).collect();
+    if all.is_empty() {
+        Ok(exhausted)
+    } else {
+        Err(all.join("\n"))
     }
 }
 
-const SHORT: Duration = Duration::from_secs(40);
+/// Runs them all, and fails with everything that was wrong.
+fn run_all(worlds: Vec<worlds::Named>, limit: Duration, must_exhaust: bool) {
+    let mut wrong = Vec::new();
+    for (name, world, expect) in worlds {
+        match run(name, world, limit, expect) {
+            Ok(false) if must_exhaust => wrong.push(format!("{name} is no small world any more")),
+            Ok(_) => {}
+            Err(what) => wrong.push(what),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
 
+/// Worlds that are small enough to be exhausted with the other tests.
 #[test]
-fn one_child_two_flips() {
-    use Reached::*;
-    let expect = [
-        Attested,
-        Clean,
-        Hasty,
-        Paused,
-        WithoutBaseline,
-        Disagrees,
-        LostRace,
-        ConditionTrue,
-    ];
-    run("one child, two flips", Config::new(1, 2), SHORT, &expect);
+fn small_worlds() {
+    // As long as it takes: the bound is there so that a world which grows is noticed.
+    run_all(worlds::small(), Duration::from_secs(300), true);
 }
 
 #[test]
-fn time_and_restarts() {
-    use Reached::*;
-    let world = Config::new(1, 2).with(|c| {
-        c.ticks = 2;
-        (c.left.crashes, c.left.restarts) = (1, 1);
-    });
-    run(
-        "one child, two flips, time, crash, restart",
-        world,
-        SHORT,
-        &[Attested, Hasty],
-    );
+fn every_branch_is_expected_somewhere() {
+    let all = worlds::small();
+    for what in ALL {
+        assert!(all.iter().any(|(.., expect)| expect.contains(&what)), "{what:?}");
+    }
 }
 
-fn seconds() -> Duration {
-    let told = std::env::var("PAUSEGEN_MODEL_SECONDS")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    Duration::from_secs(told.unwrap_or(600))
+fn told(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
 
 #[test]
 #[ignore = "takes as long as it is given"]
 fn deep() {
-    use Reached::*;
-    let limit = seconds();
-    let three = Config::new(1, 3).with(|c| (c.left.crashes, c.left.restarts) = (1, 1));
-    run(
-        "one child, three flips, crash, restart",
-        three,
-        limit,
-        &[Attested, LostRace],
-    );
-    let two_children = Config::new(2, 3).with(|c| (c.left.crashes, c.left.restarts) = (1, 1));
-    run(
-        "two children, three flips, crash, restart",
-        two_children,
-        limit,
-        &[Attested],
-    );
-    let inputs = Config::new(1, 3).with(|c| {
-        c.flips = vec![(0, true, false), (0, false, true), (0, true, true), (1, false, true)];
-        c.ticks = 2;
-    });
-    run(
-        "field and annotation, also at once, also on the child, with time",
-        inputs,
-        limit,
-        &[Attested],
-    );
-    let away = Config::new(1, 3).with(|c| (c.left.hooks, c.left.edits, c.lag) = (2, 1, true));
-    run(
-        "webhooks away, a spec edit, a watch that lags",
-        away,
-        limit,
-        &[Irregular, Repaired],
-    );
-    let created = Config::new(2, 2).with(|c| (c.creator, c.work, c.split, c.lag) = (true, true, true, true));
-    run(
-        "a child created meanwhile, lists one by one",
-        created,
-        limit,
-        &[Attested],
-    );
-    let joined = Config::new(1, 3).with(|c| {
-        (c.outsider, c.left.joins, c.companions) = (Some(1), 2, 2);
-    });
-    run(
-        "a child that joins and leaves, two leaders",
-        joined,
-        limit,
-        &[Attested, LostRace],
-    );
-    let leases = Config::new(1, 2).with(|c| {
-        (c.leases, c.ticks) = (true, 4);
-        (c.left.freezes, c.left.takeovers) = (1, 1);
-    });
-    run("Leases, a freeze, a takeover", leases, limit, &[Settled]);
-    let again = Config::new(1, 2).with(|c| (c.deletable, c.left.deletes, c.ticks) = (vec![0, 1], 1, 2));
-    run("deleted, created, restored", again, limit, &[Restored]);
+    let seconds = told("PAUSEGEN_MODEL_SECONDS").and_then(|text| text.parse().ok());
+    let limit = Duration::from_secs(seconds.unwrap_or(600));
+    let only = told("PAUSEGEN_MODEL_WORLD");
+    let worlds = worlds::deep();
+    let asked = worlds
+        .into_iter()
+        .filter(|(name, ..)| only.as_ref().is_none_or(|only| name.contains(only.as_str())));
+    run_all(asked.collect(), limit, false);
 }

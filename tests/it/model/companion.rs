@@ -1,24 +1,22 @@
-//! The companion: its watch, and its steps around the real `Tracker`.
+//! The companion: its watch and its looks, around the real `Tracker`.
 
 use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use pausegen::protocol::{
     Moment, condition,
-    evidence::{Ground, Guard, Lag, Surroundings, Tracker, Verdict},
+    evidence::{Echo, Ground, Guard, Lag, Surroundings, Tracker, Verdict, Waiting},
     intent::{Intent, State},
-    keys::{
-        ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, Evidence, GENERATION, OBSERVED_GENERATION, STAMP, Standing,
-    },
+    keys::{ACKNOWLEDGED, Evidence, OBSERVED_GENERATION, PENDING, Standing},
     lease::{LeaseView, Leases},
-    object::{Condition, ObjectView},
+    object::ObjectView,
     scope::{self, Ruled},
 };
 
 use super::{
-    config::{Config, Flaw, Reached},
+    config::{Config, Flaw, LeaseOf, Reached},
     memo::memo,
-    object::{CLUSTER, Parts, Shared, lease},
-    world::{Companion, Job, World},
+    object::{CLUSTER, Parts, Role, Rules, Shared, input, lease},
+    world::{Companion, Job, MOST, World, incarnation},
 };
 
 pub(crate) fn moment(tick: u8) -> Moment {
@@ -36,7 +34,7 @@ fn guard(version: u8, since: u8) -> Guard {
 pub(crate) fn start(world: &World, config: &Config) -> Companion {
     let bounds = (0..config.slots).map(|slot| (lease(slot).name, Duration::from_secs(config.bound.into())));
     let mut leases = Leases::new(bounds.collect());
-    if config.leases {
+    if config.leases == LeaseOf::Managers {
         for slot in 0..config.slots {
             renew(&mut leases, world, slot);
         }
@@ -44,8 +42,8 @@ pub(crate) fn start(world: &World, config: &Config) -> Companion {
     leases.synced();
     let mut companion = Companion {
         start: world.now,
-        cache: world.slots.iter().map(|slot| slot.stored.clone()).collect(),
-        trackers: vec![Shared::new(Tracker::new("")); config.slots],
+        cache: std::array::from_fn(|slot| world.slots[slot].stored.clone()),
+        trackers: std::array::from_fn(|_| Shared::new(Tracker::new(""))),
         leases: Shared::new(leases),
         hook: world.hook.flip.then_some((world.hook.version, world.now)),
         checked: None,
@@ -72,11 +70,30 @@ pub(crate) fn renewals(world: &mut World, config: &Config) {
     for who in 0..world.companions.len() {
         let mut leases = (*world.companions[who].leases).clone();
         for slot in 0..config.slots {
-            if world.controllers[slot].frozen.is_none() {
+            if !world.controllers[slot].is_frozen {
                 renew(&mut leases, world, slot);
             }
         }
         world.companions[who].leases = Shared::new(leases);
+    }
+}
+
+/// Where times are kept as ages: everything that is remembered is a tick older, down to an age that no comparison tells
+/// from a greater one.
+pub(crate) fn age(companion: &mut Companion) {
+    companion.start = companion.start.saturating_sub(1);
+    companion.hook = companion
+        .hook
+        .map(|(version, since)| (version, since.saturating_sub(1)));
+    if let Job::List { at, .. } = &mut companion.job {
+        *at = at.saturating_sub(1);
+    }
+    for tracker in &mut companion.trackers {
+        *tracker = memo(("age", &*tracker), || {
+            let mut older = (**tracker).clone();
+            older.map_times(|at| Moment(at.0.saturating_sub(Duration::from_secs(1))));
+            Shared::new(older)
+        });
     }
 }
 
@@ -101,58 +118,38 @@ pub(crate) fn see_hook(world: &mut World, who: usize) {
     };
 }
 
-fn members(companion: &Companion, config: &Config) -> Vec<Ruled> {
+fn ruled(config: &Config, objects: &[Option<Shared<ObjectView>>; MOST]) -> Vec<Ruled> {
     (1..config.slots)
-        .filter_map(|slot| Some(config.rules.ruled(slot, companion.cache[slot].as_ref()?)))
+        .filter_map(|slot| Some(config.rules.ruled(slot, objects[slot].as_ref()?)))
         .collect()
 }
 
 fn notice(companion: &mut Companion, config: &Config, now: u8, slot: usize) {
-    companion.trackers[slot] = observed(
-        &companion.trackers[slot],
-        config,
-        now,
-        slot,
-        companion.cache[slot].as_ref(),
-    );
+    let tracker = &companion.trackers[slot];
+    companion.trackers[slot] = match &companion.cache[slot] {
+        None => Shared::new(Tracker::new("")),
+        Some(object) => memo(("observe", now, slot, tracker, object), || {
+            let mut tracker = (**tracker).clone();
+            tracker.observe(moment(now), &config.rules.0[slot], object);
+            Shared::new(tracker)
+        }),
+    };
     if let Some(cluster) = &companion.cache[CLUSTER] {
-        let key = (
-            "members",
-            config.bound,
-            now,
-            &companion.trackers[CLUSTER],
-            &companion.cache,
-        );
+        let tracker = &companion.trackers[CLUSTER];
+        let key = ("members", config.second, now, tracker, &companion.cache);
         companion.trackers[CLUSTER] = memo(key, || {
-            let all = members(companion, config);
-            let found = scope::members(cluster, &config.rules.0[CLUSTER], &all, &|_| true).members;
+            let all = ruled(config, &companion.cache);
+            let found = scope::members(cluster, &config.rules.0[CLUSTER], &all, &Rules::has).members;
             let uids: BTreeSet<String> = found.iter().map(|ruled| ruled.object.metadata.uid.clone()).collect();
-            let mut tracker = (*companion.trackers[CLUSTER]).clone();
+            let mut tracker = (**tracker).clone();
             tracker.observe_members(moment(now), &uids);
             Shared::new(tracker)
         });
     }
 }
 
-fn observed(
-    tracker: &Shared<Tracker>,
-    config: &Config,
-    now: u8,
-    slot: usize,
-    object: Option<&Shared<ObjectView>>,
-) -> Shared<Tracker> {
-    let Some(object) = object else {
-        return Shared::new(Tracker::new(""));
-    };
-    memo(("observe", now, slot, tracker, object), || {
-        let mut tracker = (**tracker).clone();
-        tracker.observe(moment(now), &config.rules.0[slot], object);
-        Shared::new(tracker)
-    })
-}
-
 impl World {
-    fn ground<'a>(&self, companion: &'a Companion, guard: Option<&'a Guard>) -> Ground<'a> {
+    pub(crate) fn ground<'a>(&self, companion: &'a Companion, guard: Option<&'a Guard>) -> Ground<'a> {
         Ground {
             now: moment(self.now),
             start: moment(companion.start),
@@ -162,7 +159,7 @@ impl World {
     }
 
     /// The webhook configuration, read consistently.
-    fn guard(&self, companion: &Companion) -> Option<Guard> {
+    pub(crate) fn guard(&self, companion: &Companion) -> Option<Guard> {
         let since = match companion.hook {
             Some((version, since)) if version == self.hook.version => since,
             _ => self.now,
@@ -178,21 +175,25 @@ impl World {
         };
         let tracker = &companion.trackers[slot];
         let times = (self.now, view, companion.start, companion.hook, config.bound);
-        let key = ("baselines", slot, times, tracker, &companion.leases, &companion.cache);
-        let tracker = memo(key, || {
+        let cache = (&companion.leases, &companion.cache);
+        let key = ("baselines", slot, config.second, times, tracker, cache);
+        let taken = memo(key, || {
             let seen = companion.hook.map(|(version, since)| guard(version, since));
             let flipped = config.rules.ruled(slot, flipped);
             let all = if slot == CLUSTER {
-                members(companion, config)
+                ruled(config, &companion.cache)
             } else {
                 Vec::new()
             };
-            let found = scope::members(&flipped.object, &flipped.rule, &all, &|_| true).members;
+            let found = scope::members(&flipped.object, &flipped.rule, &all, &Rules::has).members;
             let mut tracker = (**tracker).clone();
             tracker.take_baselines(&self.ground(companion, seen.as_ref()), moment(view), &flipped, &found);
             Shared::new(tracker)
         });
-        self.companions[who].trackers[slot] = tracker;
+        if taken.baselines() > tracker.baselines() {
+            config.reached(Reached::BaselineTaken);
+        }
+        self.companions[who].trackers[slot] = taken;
     }
 
     /// Whether the watch says that a look is worth it.
@@ -227,11 +228,13 @@ impl World {
         };
         self.companions[who].job = Job::List {
             slot,
+            at: self.now,
+            leases: self.companions[who].leases.clone(),
             flipped,
-            listed: vec![None; config.slots],
+            listed: [None, None, None],
             next: 0,
         };
-        if slot != CLUSTER {
+        if slot != CLUSTER || config.slots == 1 {
             self.decide(config, who);
         } else if !config.split {
             for _ in 1..config.slots {
@@ -262,34 +265,45 @@ impl World {
 
     fn decide(&mut self, config: &Config, who: usize) {
         let Job::List {
-            slot, flipped, listed, ..
+            slot,
+            at,
+            leases,
+            flipped,
+            listed,
+            ..
         } = std::mem::replace(&mut self.companions[who].job, Job::Idle)
         else {
             return;
         };
         let companion = &self.companions[who];
         let guard = self.guard(companion);
-        let times = (self.now, companion.start, &guard, config.bound);
-        let key = (
-            "look",
-            slot,
-            times,
-            &companion.trackers[slot],
-            &companion.leases,
-            &flipped,
-            &listed,
-        );
+        let (at, leases) = if config.flaw == Some(Flaw::LateMoment) {
+            (self.now, companion.leases.clone())
+        } else {
+            (at, leases)
+        };
+        let times = (self.now, at, companion.start, &guard, config.bound, config.grace);
+        let tracker = &companion.trackers[slot];
+        let lists = (&leases, &flipped, &listed);
+        let key = ("look", slot, config.second, times, tracker, lists);
         let (tracker, verdict) = memo(key, || {
-            let all: Vec<Ruled> = (1..config.slots)
-                .filter_map(|slot| Some(config.rules.ruled(slot, listed[slot].as_ref()?)))
-                .collect();
-            let mut tracker = (*companion.trackers[slot]).clone();
+            let all = ruled(config, &listed);
+            let mut tracker = (**tracker).clone();
             let flipped = config.rules.ruled(slot, &flipped);
+            tracker.observe(moment(self.now), &flipped.rule, &flipped.object);
+            let ground = Ground {
+                now: moment(at),
+                leases: &leases,
+                ..self.ground(companion, guard.as_ref())
+            };
             let around = Surroundings {
-                has_rule: &|_| true,
+                has_rule: &Rules::has,
                 unchanged_since: &|_| Some(Moment::default()),
             };
-            let verdict = tracker.look(&self.ground(companion, guard.as_ref()), &flipped, &all, &around);
+            let verdict = tracker.look(&ground, &flipped, &all, &around);
+            if config.grace.is_none() {
+                tracker.forget_progress();
+            }
             (Shared::new(tracker), Rc::new(verdict))
         });
         let uid = incarnation(&flipped);
@@ -298,41 +312,15 @@ impl World {
             Verdict::Quiet => {}
             Verdict::Irregular => {
                 config.reached(Reached::Irregular);
-                if flipped.key(ACKNOWLEDGED) != Some("pending") || self.hook.keys {
+                if flipped.key(ACKNOWLEDGED) != Some(PENDING) || self.hook.keys {
                     self.companions[who].job = Job::Mark { slot, uid };
                 }
             }
-            Verdict::Wait(waiting) => {
-                for laggard in &waiting.laggards {
-                    config.reached(match laggard.lag {
-                        Lag::Missing => Reached::Missing,
-                        Lag::Disagrees => Reached::Disagrees,
-                        Lag::Settling | Lag::Leaving => Reached::WithoutBaseline,
-                    });
-                }
-                // Under the optimistic lock.
-                if self.slots[slot].stored.as_ref() == Some(&flipped)
-                    && let Standing::Own(record) = Standing::of(&config.rules.0[slot].group_kind, &flipped)
-                {
-                    let pending = condition::pending(&flipped, record.stamp.generation, waiting);
-                    self.project_as(config, slot, &pending);
-                }
-            }
+            Verdict::Wait(waiting) => self.wait(config, slot, &flipped, waiting),
             Verdict::Echo(echo) => {
-                config.reached(match echo.evidence {
-                    Evidence::Attested => Reached::Attested,
-                    Evidence::Settled => Reached::Settled,
-                });
-                config.reached(match echo.state {
-                    State::Paused => Reached::Paused,
-                    State::PausedSelf => Reached::PausedSelf,
-                    State::Running => Reached::Running,
-                });
-                if echo.lease_absent {
-                    config.reached(Reached::LeaseAbsent);
-                }
+                note(config, echo);
                 // A clean flip asks whom its own inputs concern; for the others the last echo stands.
-                let field = super::object::input(0);
+                let field = input(0);
                 let clean = flipped.key(OBSERVED_GENERATION) == Some((echo.stamp.generation - 1).to_string().as_str());
                 let asks_field = !clean || echo.stamp.before.has(&field) != echo.stamp.after.has(&field);
                 let scope = if asks_field || slot != CLUSTER {
@@ -350,169 +338,89 @@ impl World {
         }
     }
 
+    fn wait(&mut self, config: &Config, slot: usize, flipped: &Shared<ObjectView>, waiting: &Waiting) {
+        for laggard in &waiting.laggards {
+            config.reached(match laggard.lag {
+                Lag::Missing => Reached::SaysNothing,
+                Lag::Disagrees => Reached::Disagrees,
+                // It has left the scope, and is asked until that is old enough.
+                Lag::Settling | Lag::Leaving => Reached::Settling,
+            });
+        }
+        if waiting.not_reporting {
+            config.reached(Reached::NotReporting);
+        }
+        if !waiting.unruled.is_empty() {
+            config.reached(Reached::Unruled);
+        }
+        // Under the optimistic lock.
+        if config.conditions
+            && self.slots[slot].stored.as_ref() == Some(flipped)
+            && let Standing::Own(record) = Standing::of(&config.rules.0[slot].group_kind, flipped)
+        {
+            config.reached(Reached::ConditionPending);
+            let pending = condition::pending(flipped, record.stamp.generation, waiting);
+            self.write_condition(config, slot, &pending);
+        }
+    }
+
     /// Whom an echo that is decided now speaks for.
-    fn promised(&self, config: &Config, slot: usize, listed: &[Option<Shared<ObjectView>>], paused: bool) -> u8 {
+    fn promised(&self, config: &Config, slot: usize, listed: &[Option<Shared<ObjectView>>; MOST], paused: bool) -> u8 {
         let mut scope = 1 << slot;
         if slot != CLUSTER {
             return scope;
         }
+        let labelled = |child: usize| listed[child].as_ref().is_some_and(|object| object.is_member());
         for (child, object) in listed.iter().enumerate().take(config.slots).skip(1) {
+            let asked = child != 2 || config.second.is_asked();
+            let kin = child == 2 && matches!(config.second, Role::Owned | Role::Referenced);
             let is_there = match object {
-                Some(object) => object.is_member() && (paused || self.slots[CLUSTER].at_stamp & (1 << child) != 0),
+                Some(_) => {
+                    (labelled(child) || kin && labelled(1))
+                        && (paused || self.slots[CLUSTER].at_stamp & (1 << child) != 0)
+                }
                 // What a controller has made between two lists must not be there.
-                None => paused && config.creator && self.brief(child).is_some_and(|b| b.member),
+                None => paused && config.creator && self.is_member(config, child),
             };
-            if is_there {
+            if is_there && asked {
                 scope |= 1 << child;
             }
         }
         // By the cache there may be objects that were not listed.
         if config.flaw == Some(Flaw::CacheLook) && paused {
             for child in 1..config.slots {
-                scope |= u8::from(self.brief(child).is_some_and(|b| b.member)) << child;
+                scope |= u8::from(self.is_member(config, child)) << child;
             }
         }
         scope
     }
-
-    /// The echo: a JSON Patch that `test`s uid, generation and stamp.
-    pub(crate) fn echo(&mut self, config: &Config, who: usize) {
-        let Job::Echo { slot, echo, uid, scope } = std::mem::replace(&mut self.companions[who].job, Job::Idle) else {
-            return;
-        };
-        let Some(stored) = self.slots[slot].stored.clone() else {
-            return;
-        };
-        let same_uid = incarnation(&stored) == uid;
-        let same_stamp = stored.key(GENERATION) == Some(echo.stamp.generation.to_string().as_str())
-            && stored.key(STAMP) == serde_json::to_string(&echo.stamp).ok().as_deref();
-        let passes = match config.flaw {
-            Some(Flaw::EchoNoTest) => true,
-            Some(Flaw::EchoNoUid) => same_stamp,
-            _ => same_uid && same_stamp,
-        };
-        if !passes {
-            config.reached(Reached::LostRace);
-            return;
-        }
-        let acknowledgement = Acknowledgement {
-            generation: echo.stamp.generation,
-            uid: super::world::uid(slot, uid),
-            evidence: echo.evidence,
-            objects: echo.objects,
-            bound_seconds: echo.bound.map(|bound| bound.as_secs()),
-            lease: String::new(),
-            excluded: echo.excluded.clone(),
-            object_generation: echo.object_generation,
-            at: String::new(),
-        };
-        let generation = echo.stamp.generation.to_string();
-        let record = serde_json::to_string(&acknowledgement).unwrap();
-        // Without the tests the webhook must not make up for them: it is called for keys under `Ignore`.
-        let keys = self.hook.keys;
-        self.hook.keys &= !matches!(config.flaw, Some(Flaw::EchoNoTest | Flaw::EchoNoUid));
-        self.slots[slot].scope = scope;
-        self.write(config, slot, true, |object| {
-            object.set_key(OBSERVED_GENERATION, Some(&generation));
-            object.set_key(ACKNOWLEDGED, Some(echo.state.as_str()));
-            object.set_key(ACKNOWLEDGEMENT, Some(&record));
-        });
-        self.hook.keys = keys;
-        // The answer shows what was stored.
-        let stored = self.slots[slot].stored.as_ref();
-        if stored.is_some_and(|stored| stored.key(ACKNOWLEDGEMENT) == Some(record.as_str())) {
-            let mut tracker = (*self.companions[who].trackers[slot]).clone();
-            tracker.echoed(moment(self.now), &echo);
-            self.companions[who].trackers[slot] = Shared::new(tracker);
-        }
-    }
-
-    pub(crate) fn mark(&mut self, config: &Config, who: usize) {
-        let Job::Mark { slot, uid } = std::mem::replace(&mut self.companions[who].job, Job::Idle) else {
-            return;
-        };
-        let stored = self.slots[slot].stored.as_ref();
-        if stored.is_some_and(|stored| incarnation(stored) == uid) && !self.is_regular(config, slot) {
-            self.write(config, slot, true, |object| {
-                object.set_key(ACKNOWLEDGED, Some("pending"));
-            });
-            // An irregular object that reads `pending` already is touched, so that the webhook stamps it.
-            if self.hook.keys && !self.is_regular(config, slot) {
-                self.write(config, slot, true, |object| {
-                    object.set_key("pausegen.io/touch", Some(""));
-                });
-            }
-        }
-    }
-
-    /// The condition is derived from the annotations, anew where it is behind.
-    pub(crate) fn project(&mut self, config: &Config, who: usize, slot: usize) {
-        let stored = self.slots[slot].stored.clone();
-        let companion = &self.companions[who];
-        if stored != companion.cache[slot] {
-            return;
-        }
-        let Some(object) = stored else { return };
-        let guard = self.guard(companion);
-        let tracker = &companion.trackers[slot];
-        let known = memo(("acknowledged", slot, tracker, &object, &guard), || {
-            let rule = &config.rules.0[slot];
-            condition::acknowledged(rule, &object, tracker.may_raise(guard.as_ref())).map(|projection| {
-                (
-                    condition::stored(&object).is_some_and(|c| projection.is_in(c)),
-                    projection,
-                )
-            })
-        });
-        let Some((is_there, projection)) = known else { return };
-        let mut tracker = tracker.clone();
-        if !is_there {
-            if let Some(before) =
-                condition::stored(&object).filter(|c| c.status == "True" && projection.status == "True")
-                && before.observed_generation < Some(projection.observed_generation)
-            {
-                config.reached(Reached::Raised);
-            }
-            self.project_as(config, slot, &projection);
-            // Where the watch does not lag it has shown the write by now.
-            tracker = self.companions[who].trackers[slot].clone();
-        }
-        config.reached(if projection.status == "True" {
-            Reached::ConditionTrue
-        } else {
-            Reached::ConditionFalse
-        });
-        if projection.observed_generation == i64::from(object.generation()) {
-            tracker = memo(("anchored", &tracker, &guard), || {
-                let mut tracker = (*tracker).clone();
-                tracker.anchored(guard.as_ref());
-                Shared::new(tracker)
-            });
-        }
-        self.companions[who].trackers[slot] = tracker;
-    }
-
-    fn project_as(&mut self, config: &Config, slot: usize, projection: &condition::Projection) {
-        let Some(object) = &self.slots[slot].stored else { return };
-        if condition::stored(object).is_some_and(|stored| projection.is_in(stored)) {
-            return;
-        }
-        self.write_condition(
-            config,
-            slot,
-            Condition {
-                type_: condition::TYPE.to_owned(),
-                status: projection.status.to_owned(),
-                reason: projection.reason.to_owned(),
-                message: projection.message.clone(),
-                observed_generation: Some(projection.observed_generation),
-                last_transition_time: None,
-            },
-        );
-    }
 }
 
-fn incarnation(object: &ObjectView) -> u8 {
-    let (_, incarnation) = object.metadata.uid.split_once('-').unwrap();
-    incarnation.parse().unwrap()
+/// What an echo rests on.
+fn note(config: &Config, echo: &Echo) {
+    config.reached(match echo.evidence {
+        Evidence::Attested => Reached::Attested,
+        Evidence::Settled => Reached::Settled,
+    });
+    config.reached(match echo.state {
+        State::Paused => Reached::Paused,
+        State::PausedSelf => Reached::PausedSelf,
+        State::Running => Reached::Running,
+    });
+    if echo.lease_absent {
+        config.reached(Reached::LeaseAbsent);
+    }
+    if !echo.excluded.is_empty() {
+        config.reached(Reached::Excluded);
+    }
+    // Without any baseline the flipped object's own generation is all that there is.
+    if echo.evidence == Evidence::Attested && echo.objects == 1 && !config.warm {
+        config.reached(Reached::OwnGeneration);
+    }
+    if config.second == Role::Vague && echo.objects == 3 && echo.state == State::Paused {
+        config.reached(Reached::Unclear);
+    }
+    if config.second == Role::Bound && echo.objects == 3 {
+        config.reached(Reached::OnlyTime);
+    }
 }

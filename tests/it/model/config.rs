@@ -1,13 +1,20 @@
 //! What a world consists of, and how far it goes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
 };
 
 use pausegen::protocol::mutant::Mutant;
 
-use super::{act::Person, object::Rules, world::Left};
+use super::{
+    act::Person,
+    object::{Role, Rules},
+    world::Left,
+};
 
 /// A rule of the companion's I/O, or an assumption, that is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,32 +27,100 @@ pub(crate) enum Flaw {
     ChildrenFirst,
     /// The look goes by the watch cache.
     CacheLook,
+    /// Time is told when a look has shown everything, not before it began.
+    LateMoment,
     /// A controller that restarts may read what is older than what it attested.
     OldRestart,
+    /// A controller that runs may hold and work on a view that is older than the bound.
+    OlderThanBound,
 }
 
 /// What is to be reached at least once, or the check has not seen it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reached {
+    // Evidence, and what is acknowledged.
     Attested,
     Settled,
+    OwnGeneration,
+    Unclear,
+    OnlyTime,
+    LeaseAbsent,
+    Excluded,
     Paused,
     PausedSelf,
     Running,
+    // What is waited for.
+    SaysNothing,
+    Disagrees,
+    Settling,
+    Unruled,
+    NotReporting,
+    // Flips.
     Clean,
     Hasty,
-    WithoutBaseline,
-    Missing,
-    Disagrees,
-    Irregular,
-    Repaired,
+    Created,
     Restored,
+    Touched,
+    Repaired,
     PutBack,
-    Raised,
+    // The companion.
+    Irregular,
     LostRace,
-    LeaseAbsent,
+    Marked,
+    BaselineTaken,
     ConditionTrue,
     ConditionFalse,
+    ConditionPending,
+    Raised,
+    LeftBehind,
+}
+
+/// All of them.
+pub(crate) const ALL: [Reached; 31] = {
+    use Reached::*;
+    [
+        Attested,
+        Settled,
+        OwnGeneration,
+        Unclear,
+        OnlyTime,
+        LeaseAbsent,
+        Excluded,
+        Paused,
+        PausedSelf,
+        Running,
+        SaysNothing,
+        Disagrees,
+        Settling,
+        Unruled,
+        NotReporting,
+        Clean,
+        Hasty,
+        Created,
+        Restored,
+        Touched,
+        Repaired,
+        PutBack,
+        Irregular,
+        LostRace,
+        Marked,
+        BaselineTaken,
+        ConditionTrue,
+        ConditionFalse,
+        ConditionPending,
+        Raised,
+        LeftBehind,
+    ]
+};
+
+/// Whether the rules name Leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseOf {
+    Nobody,
+    /// They do, and the managers renew them.
+    Managers,
+    /// They do, and there are none.
+    Absent,
 }
 
 /// A world.
@@ -54,6 +129,8 @@ pub(crate) struct Config {
     pub(crate) rules: Arc<Rules>,
     /// The Cluster and its children.
     pub(crate) slots: usize,
+    /// What child 2 is.
+    pub(crate) second: Role,
     /// Child 2 does not exist at first; child 1's controller creates it.
     pub(crate) creator: bool,
     /// A child that is no member at first, with the condition of an earlier life.
@@ -65,36 +142,44 @@ pub(crate) struct Config {
     /// What people do, in this order; where it is empty they do whatever `left` allows.
     pub(crate) script: Vec<Person>,
     pub(crate) left: Left,
-    /// How far time goes from the start of the world.
-    pub(crate) ticks: u8,
+    /// How far time goes from the start of the world; `None`: as far as it likes, and times are kept as ages.
+    pub(crate) ticks: Option<u8>,
     /// The staleness bound, in ticks.
     pub(crate) bound: u8,
+    /// How long nothing may move before a silent one is called so, in ticks; `None`: that is not looked at.
+    pub(crate) grace: Option<u8>,
     pub(crate) companions: usize,
     /// Whether the companion's watch lags.
     pub(crate) lag: bool,
+    /// Whether the API server enforces a webhook configuration some time after it stands.
+    pub(crate) late: bool,
     /// Whether kinds are listed one at a time.
     pub(crate) split: bool,
-    /// Whether work that writes nothing is in flight too.
-    pub(crate) work: bool,
-    pub(crate) leases: bool,
+    pub(crate) leases: LeaseOf,
+    /// Whether the companion writes its condition. No decision reads it, so worlds without it are about the annotations.
+    pub(crate) conditions: bool,
     /// The Cluster's own controller sees and answers at once: a world that is about its child stays small.
     pub(crate) prompt: bool,
     /// Whether the keys webhook can be away alone.
     pub(crate) keys_away: bool,
     /// The world begins with baselines: the bound has passed.
     pub(crate) warm: bool,
+    /// Of how many states one is tried for how it goes on when people stop; 0: none.
+    pub(crate) lively: u64,
+    /// When the check stops, exhausted or not.
+    pub(crate) until: Option<Instant>,
     pub(crate) mutant: Option<Mutant>,
     pub(crate) flaw: Option<Flaw>,
     seen: Arc<AtomicU64>,
 }
 
 impl Config {
-    /// The smallest world: a Cluster and `children`, whose field is flipped `flips` times.
+    /// A Cluster and `children`, whose field is flipped `flips` times.
     pub(crate) fn new(children: usize, flips: u8) -> Self {
-        let bound = 2;
         Self {
-            rules: Arc::new(Rules::new(children + 1, bound, false)),
+            rules: Arc::new(Rules(Vec::new())),
             slots: children + 1,
+            second: Role::Member,
             creator: false,
             outsider: None,
             flips: vec![(0, true, false)],
@@ -104,28 +189,60 @@ impl Config {
                 flips,
                 ..Left::default()
             },
-            ticks: 0,
-            bound,
+            ticks: Some(0),
+            bound: 2,
+            grace: None,
             companions: 1,
             lag: false,
+            late: false,
             split: false,
-            work: false,
-            leases: false,
+            leases: LeaseOf::Nobody,
+            conditions: false,
             prompt: false,
             keys_away: false,
             warm: true,
+            lively: 0,
+            until: None,
             mutant: None,
             flaw: None,
             seen: Arc::default(),
         }
+        .with(|_| {})
     }
 
     /// Changes it.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
-        self.rules = Arc::new(Rules::new(self.slots, self.bound, self.leases));
+        let leases = self.leases != LeaseOf::Nobody;
+        let grace = self.grace.unwrap_or(100);
+        self.rules = Arc::new(Rules::new(self.slots, self.bound, leases, self.second, grace));
         self.seen = Arc::default();
         self
+    }
+
+    /// Whether time has no end. Ages say everything as long as no two past times are compared with each other: a Lease, or a
+    /// watch that lags, does that.
+    pub(crate) fn is_timeless(&self) -> bool {
+        self.ticks.is_none()
+    }
+
+    /// How long it takes for baselines to be taken: what stands is trusted after the bound, and views after another.
+    pub(crate) fn warm_up(&self) -> u8 {
+        2 * self.bound + u8::from(self.leases == LeaseOf::Managers)
+    }
+
+    /// The time at the start of the world.
+    pub(crate) fn first(&self) -> u8 {
+        // What is remembered and no look keeps at hand is never told from what is twice the bound old and a tick more.
+        match self.is_timeless() {
+            true => 2 * self.bound + 1 + self.longest_look(),
+            false => 0,
+        }
+    }
+
+    /// How long a look takes at most, in ticks, where times are kept as ages.
+    pub(crate) fn longest_look(&self) -> u8 {
+        if self.split { self.bound } else { 0 }
     }
 
     /// Whether the object in a slot is ever flipped.
@@ -143,29 +260,7 @@ impl Config {
     }
 
     pub(crate) fn all_reached(&self) -> Vec<Reached> {
-        use Reached::*;
-        let all = [
-            Attested,
-            Settled,
-            Paused,
-            PausedSelf,
-            Running,
-            Clean,
-            Hasty,
-            WithoutBaseline,
-            Missing,
-            Disagrees,
-            Irregular,
-            Repaired,
-            Restored,
-            PutBack,
-            Raised,
-            LostRace,
-            LeaseAbsent,
-            ConditionTrue,
-            ConditionFalse,
-        ];
-        all.into_iter().filter(|what| self.has_reached(*what)).collect()
+        ALL.into_iter().filter(|what| self.has_reached(*what)).collect()
     }
 
     pub(crate) fn has_reached(&self, what: Reached) -> bool {

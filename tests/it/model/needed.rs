@@ -1,13 +1,17 @@
-//! Each rule is needed: without it the checker finds a false acknowledgement, by the shortest way.
+//! Each rule is needed: without it the checker finds something false, by the shortest way. The ways are kept, written out
+//! for people, in `docs/counterexamples.md`; a test fails where that file does not say what it has found.
 //!
-//! Run with `--nocapture` to read the traces.
+//! `PAUSEGEN_WRITE_TRACES=1 cargo test --test it model::needed` writes them anew.
+
+use std::{fs, path::Path, sync::Mutex};
 
 use pausegen::protocol::mutant::Mutant;
-use stateright::{Checker, HasDiscoveries, Model};
 
 use super::{
     act::Person,
-    config::{Config, Flaw},
+    config::{Config, Flaw, LeaseOf},
+    object::Role,
+    trace::shortest,
 };
 
 const FIELD: Person = Person::Flip {
@@ -39,69 +43,87 @@ fn script(children: usize, script: &[Person]) -> Config {
     Config::new(children, 0).with(|config| config.script = script.to_vec())
 }
 
-/// The shortest way to something false, in words.
-fn trace(config: Config, depth: usize) -> Option<(&'static str, Vec<String>, usize)> {
-    let checker = config
-        .checker()
-        .threads(1)
-        .target_max_depth(depth)
-        .finish_when(HasDiscoveries::AnyFailures)
-        .spawn_bfs()
-        .join();
-    let states = checker.unique_state_count();
-    let (property, path) = checker.discoveries().into_iter().next()?;
-    let acts = path.into_actions();
-    Some((property, acts.iter().map(ToString::to_string).collect(), states))
-}
+static FILE: Mutex<()> = Mutex::new(());
 
-fn is_needed(name: &str, config: Config, mutant: Option<Mutant>, flaw: Option<Flaw>) {
-    let broken = config
-        .clone()
-        .with(|config| (config.mutant, config.flaw) = (mutant, flaw));
-    let (property, steps, states) = trace(broken, 40).unwrap_or_else(|| panic!("{name}: nothing false was found"));
-    println!("{name} ({property}, {states} states)");
-    for (i, step) in steps.iter().enumerate() {
-        println!("  {}. {step}", i + 1);
+/// What the file says under a heading, or is made to say.
+fn kept(heading: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/counterexamples.md");
+    let _alone = FILE.lock();
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let section = format!("## {heading}\n\n{found}");
+    if text.contains(&section) {
+        return;
     }
-    let whole = trace(config, steps.len() + 2);
-    assert_eq!(whole, None, "{name}: with every rule in place");
+    assert!(
+        std::env::var_os("PAUSEGEN_WRITE_TRACES").is_some(),
+        "docs/counterexamples.md does not say this; PAUSEGEN_WRITE_TRACES=1 writes it:\n{section}"
+    );
+    let begin = text.find(&format!("## {heading}\n")).unwrap_or(text.len());
+    let end = text[begin..].find("\n## ").map_or(text.len(), |at| begin + at + 1);
+    let rest = text[end..].trim_start();
+    let gap = if rest.is_empty() { "" } else { "\n" };
+    fs::write(path, format!("{}{section}{gap}{rest}", &text[..begin])).unwrap();
 }
 
-fn rule(name: &str, config: Config, mutant: Mutant) {
-    is_needed(name, config, Some(mutant), None);
+fn is_needed(heading: &str, config: Config, mutant: Option<Mutant>, flaw: Option<Flaw>) {
+    let sound = config.clone();
+    let broken = config.with(|config| (config.mutant, config.flaw) = (mutant, flaw));
+    let trace = shortest(&broken, 60).unwrap_or_else(|| panic!("{heading}: nothing false was found"));
+    println!("{heading} ({}, {} states)", trace.property, trace.states);
+    let found: String = trace
+        .lines
+        .iter()
+        .enumerate()
+        .map(|(i, line)| match i == trace.depth {
+            true => format!("\n**{line}.**\n"),
+            false => format!("{}. {line}\n", i + 1),
+        })
+        .collect();
+    println!("{found}");
+    let whole = shortest(&sound, trace.depth + 3).map(|trace| trace.lines);
+    assert_eq!(whole, None, "{heading}: with every rule in place");
+    kept(heading, &found);
 }
 
-fn step(name: &str, config: Config, flaw: Flaw) {
-    is_needed(name, config, None, Some(flaw));
+fn rule(heading: &str, config: Config, mutant: Mutant) {
+    is_needed(heading, config, Some(mutant), None);
+}
+
+fn step(heading: &str, config: Config, flaw: Flaw) {
+    is_needed(heading, config, None, Some(flaw));
 }
 
 #[test]
 fn the_bit_is_not_taken_at_face_value() {
-    rule("face value", script(1, &[FIELD, FIELD]), Mutant::FaceValue);
+    rule("The bit at face value", script(1, &[FIELD, FIELD]), Mutant::FaceValue);
 }
 
 #[test]
 fn a_changed_answer_needs_a_baseline() {
     let world = script(1, &[JOIN, FIELD]).with(|c| c.outsider = Some(1));
-    rule("no baseline", world, Mutant::NoBaseline);
+    rule("No baseline", world, Mutant::NoBaseline);
 }
 
 #[test]
 fn a_baseline_waits_for_the_bound() {
     let world = script(1, &[FIELD, JOIN, FIELD]).with(|c| c.outsider = Some(1));
-    rule("baseline without the wait", world, Mutant::NoWait);
+    rule("A baseline without the bound's wait", world, Mutant::NoWait);
 }
 
 #[test]
 fn only_who_was_asked_leaves_a_baseline() {
     let world = script(1, &[FIELD, JOIN, ANNOTATION, FIELD]).with(|c| (c.outsider, c.prompt) = (Some(1), true));
-    rule("baseline of somebody who was not asked", world, Mutant::UnaskedBaseline);
+    rule(
+        "A baseline from an object that was no evidence in the echo",
+        world,
+        Mutant::UnaskedBaseline,
+    );
 }
 
 #[test]
 fn hasty_flips_do_not_rest_on_baselines() {
     rule(
-        "baseline for a hasty flip",
+        "A baseline for a hasty flip",
         script(1, &[FIELD, FIELD, FIELD]),
         Mutant::HastyBaseline,
     );
@@ -110,16 +132,20 @@ fn hasty_flips_do_not_rest_on_baselines() {
 #[test]
 fn a_hasty_flip_asks_everybody() {
     let world = script(1, &[FIELD, ANNOTATION]).with(|c| {
-        (c.leases, c.ticks) = (true, 2);
+        (c.leases, c.ticks) = (LeaseOf::Managers, Some(2));
         c.left.freezes = 1;
     });
-    rule("hasty flip asks only its own", world, Mutant::HastyNarrow);
+    rule(
+        "A hasty flip that asks only whom its own input concerns",
+        world,
+        Mutant::HastyNarrow,
+    );
 }
 
 #[test]
 fn a_webhook_configuration_that_came_back_is_another() {
     rule(
-        "configuration that came back",
+        "A webhook configuration that came back",
         script(1, &[AWAY, FIELD, FIELD, BACK, FIELD]),
         Mutant::GuardReturned,
     );
@@ -128,34 +154,50 @@ fn a_webhook_configuration_that_came_back_is_another() {
 #[test]
 fn a_lease_that_changed_hands_begins_anew() {
     let world = script(1, &[FIELD, FIELD]).with(|c| {
-        (c.leases, c.ticks) = (true, 2);
+        (c.leases, c.ticks) = (LeaseOf::Managers, Some(2));
         (c.left.freezes, c.left.takeovers) = (1, 1);
     });
-    rule("Lease that changed hands", world, Mutant::LeaseHands);
+    rule("A Lease that changed hands, ignored", world, Mutant::LeaseHands);
 }
 
 #[test]
 fn a_pause_asks_who_is_on_the_last_list() {
-    let world = script(2, &[FIELD]).with(|c| (c.creator, c.work) = (true, true));
-    rule("first list for a pause", world, Mutant::FirstListPause);
+    let world = script(2, &[FIELD]).with(|c| c.creator = true);
+    rule("The first list for a pause", world, Mutant::FirstListPause);
 }
 
 #[test]
 fn owners_are_listed_first() {
-    let world = script(2, &[FIELD]).with(|c| (c.creator, c.work, c.split) = (true, true, true));
-    step("children listed before their owners", world, Flaw::ChildrenFirst);
+    let world = script(2, &[FIELD]).with(|c| (c.creator, c.second, c.split) = (true, Role::Owned, true));
+    step("Children listed before their owners", world, Flaw::ChildrenFirst);
 }
 
 #[test]
 fn a_look_does_not_go_by_the_cache() {
-    let world = script(2, &[FIELD]).with(|c| (c.creator, c.work, c.lag) = (true, true, true));
-    step("cache instead of the look", world, Flaw::CacheLook);
+    let world = script(2, &[FIELD]).with(|c| (c.creator, c.lag) = (true, true));
+    step("The cache instead of the consistent look", world, Flaw::CacheLook);
+}
+
+#[test]
+fn the_moment_of_a_look_is_when_it_began() {
+    let world = script(1, &[FIELD, FIELD, FIELD]).with(|c| (c.split, c.ticks, c.bound) = (true, None, 1));
+    step("The time told after the look", world, Flaw::LateMoment);
+}
+
+#[test]
+fn a_webhook_configuration_is_enforced_some_time_after_it_stands() {
+    let world = script(1, &[AWAY, BACK, FIELD, FIELD, FIELD]).with(|c| (c.late, c.ticks) = (true, None));
+    rule(
+        "A webhook configuration trusted from when it stands",
+        world,
+        Mutant::GuardYoung,
+    );
 }
 
 #[test]
 fn pending_comes_with_the_flip() {
     rule(
-        "pending apart from the flip",
+        "`pending` not in the flip's own write",
         script(1, &[FIELD, FIELD]),
         Mutant::NoPending,
     );
@@ -163,26 +205,37 @@ fn pending_comes_with_the_flip() {
 
 #[test]
 fn observed_generation_never_runs_ahead() {
-    rule(
-        "observedGeneration ahead",
-        script(1, &[FIELD, FIELD]),
-        Mutant::ObservedAhead,
-    );
+    let world = script(1, &[FIELD, FIELD]).with(|c| c.conditions = true);
+    rule("`observedGeneration` that runs ahead", world, Mutant::ObservedAhead);
 }
 
 #[test]
 fn a_condition_is_raised_only_under_the_same_webhooks() {
+    let world = script(1, &[FIELD, AWAY, FIELD, FIELD, BACK]).with(|c| c.conditions = true);
     rule(
-        "raised anyway",
-        script(1, &[FIELD, AWAY, FIELD, FIELD, BACK]),
+        "A condition raised whatever became of the webhooks",
+        world,
         Mutant::RaiseAnyway,
+    );
+}
+
+#[test]
+fn an_echo_acknowledges_no_revision_above_the_flips_own() {
+    let world = Config::new(0, 0).with(|c| {
+        c.script = vec![FIELD, AWAY, FIELD, FIELD];
+        c.conditions = true;
+    });
+    rule(
+        "The revision that was looked at, whatever became of the webhooks",
+        world,
+        Mutant::LookedGeneration,
     );
 }
 
 #[test]
 fn forged_keys_are_put_back() {
     rule(
-        "no put-back",
+        "No put-back",
         script(1, &[FIELD, Person::Forge { slot: 0 }]),
         Mutant::NoPutBack,
     );
@@ -190,25 +243,22 @@ fn forged_keys_are_put_back() {
 
 #[test]
 fn stamps_of_other_objects_are_not_believed() {
-    let world = script(
-        2,
-        &[
-            child(1),
-            child(2),
-            Person::Hook {
-                flip: true,
-                keys: false,
-            },
-            Person::Copy { from: 1, to: 2 },
-        ],
-    )
-    .with(|c| c.keys_away = true);
-    rule("stamp of another object", world, Mutant::AnyStamp);
+    let keys_away = Person::Hook {
+        flip: true,
+        keys: false,
+    };
+    let world =
+        script(2, &[child(1), child(2), keys_away, Person::Copy { from: 1, to: 2 }]).with(|c| c.keys_away = true);
+    rule("Stamps of other objects believed", world, Mutant::AnyStamp);
 }
 
 #[test]
 fn the_echo_tests_the_stamp() {
-    step("echo without test", script(1, &[FIELD, FIELD, FIELD]), Flaw::EchoNoTest);
+    step(
+        "No `test` of the stamp in the echo",
+        script(1, &[FIELD, FIELD, FIELD]),
+        Flaw::EchoNoTest,
+    );
 }
 
 #[test]
@@ -221,12 +271,22 @@ fn the_echo_tests_the_uid() {
             paused: true,
         },
     ];
-    let world = script(1, &[again, again].concat()).with(|c| c.ticks = 2);
-    step("echo without uid", world, Flaw::EchoNoUid);
+    let world = script(1, &[again, again].concat()).with(|c| c.ticks = Some(2));
+    step("An echo that does not test the uid", world, Flaw::EchoNoUid);
 }
 
 #[test]
 fn a_restart_reads_nothing_older() {
     let world = script(1, &[FIELD]).with(|c| c.left.restarts = 1);
-    step("restart that reads what is older", world, Flaw::OldRestart);
+    step(
+        "A restart that reads what is older than attested",
+        world,
+        Flaw::OldRestart,
+    );
+}
+
+#[test]
+fn the_bound_holds() {
+    let world = script(1, &[FIELD, FIELD]).with(|c| c.ticks = None);
+    step("A view that is older than the bound", world, Flaw::OlderThanBound);
 }

@@ -26,6 +26,7 @@ pub(crate) const ANNOTATION: &str = "cluster.x-k8s.io/paused";
 const LABEL: &str = "cluster.x-k8s.io/cluster-name";
 const FIELD_TEXT: &str = "Cluster spec.paused is set to true";
 const ANNOTATION_TEXT: &str = "has the cluster.x-k8s.io/paused annotation";
+const MANAGED: &str = "managed-by";
 const KINDS: [&str; 3] = ["Cluster", "MachineSet", "Machine"];
 
 /// A value that is hashed once and shared.
@@ -99,24 +100,63 @@ pub(crate) fn input(id: usize) -> InputId {
     InputId([FIELD, ANNOTATION][id].to_owned())
 }
 
+/// What child 2 is; child 1 is always a [`Role::Member`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Role {
+    /// A member by its label, whose controller answers in a condition.
+    Member,
+    /// A member because child 1 owns it.
+    Owned,
+    /// A member because child 1 refers to it.
+    Referenced,
+    /// Its condition does not say which input it is about.
+    Vague,
+    /// Its controller honours a pause without a trace: `attestedBy: bound`.
+    Bound,
+    /// As that, and it is not asked: `attestedBy: none`.
+    NotAsked,
+    /// Not asked, since it is managed elsewhere.
+    Managed,
+    /// Not asked, since it has no owner yet.
+    Ownerless,
+    /// Its controller says nothing, though the rule expects it to.
+    Mute,
+    /// It does not exist; child 1 refers to an object of a kind without a rule.
+    Unruled,
+}
+
+impl Role {
+    /// Whether an acknowledgement speaks for it.
+    pub(crate) fn is_asked(self) -> bool {
+        !matches!(self, Self::NotAsked | Self::Managed | Self::Ownerless)
+    }
+
+    /// Whether its controller writes a condition.
+    pub(crate) fn answers(self) -> bool {
+        matches!(self, Self::Member | Self::Owned | Self::Referenced | Self::Vague)
+    }
+}
+
 /// The rules: of a kind per slot.
 pub(crate) struct Rules(pub(crate) Vec<Arc<KindRule>>);
 
 impl Rules {
-    pub(crate) fn new(slots: usize, bound: u8, leases: bool) -> Self {
+    pub(crate) fn new(slots: usize, bound: u8, leases: bool, second: Role, grace: u8) -> Self {
         let rule = |slot: usize| {
             let own = InputRef::Own(input(1));
-            let texts = if slot == CLUSTER {
-                vec![
-                    (InputRef::Own(input(0)), FIELD_TEXT.to_owned()),
-                    (own, ANNOTATION_TEXT.to_owned()),
-                ]
+            let role = if slot == 2 { second } else { Role::Member };
+            let field_of = if slot == CLUSTER {
+                InputRef::Own
             } else {
-                vec![
-                    (InputRef::Inherited(input(0)), FIELD_TEXT.to_owned()),
-                    (own, ANNOTATION_TEXT.to_owned()),
-                ]
+                InputRef::Inherited
             };
+            let mut texts = vec![
+                (field_of(input(0)), FIELD_TEXT.to_owned()),
+                (own, ANNOTATION_TEXT.to_owned()),
+            ];
+            if role == Role::Vague {
+                texts.clear();
+            }
             let field = Input {
                 id: input(0),
                 source: InputSource::Field {
@@ -133,6 +173,19 @@ impl Rules {
                 },
                 inherited: false,
             };
+            let by = match role {
+                Role::Bound => AttestedBy::Bound,
+                Role::NotAsked => AttestedBy::None,
+                _ => AttestedBy::Condition(ConditionRule {
+                    at: ConditionsAt::Status,
+                    type_: "Paused".to_owned(),
+                    status: "True".to_owned(),
+                    reason: None,
+                    absent_is_off: false,
+                    texts,
+                }),
+            };
+            let refers = slot == 1 && matches!(second, Role::Referenced | Role::Unruled);
             Arc::new(KindRule {
                 group_kind: GroupKind::new("x", KINDS[slot]),
                 inputs: if slot == CLUSTER {
@@ -142,32 +195,30 @@ impl Rules {
                 },
                 attestors: vec![Attestor {
                     name: "controller".to_owned(),
-                    by: AttestedBy::Condition(ConditionRule {
-                        at: ConditionsAt::Status,
-                        type_: "Paused".to_owned(),
-                        status: "True".to_owned(),
-                        reason: None,
-                        absent_is_off: false,
-                        texts,
-                    }),
+                    by,
                     applies_if: None,
                     inputs: None,
                     lease: leases.then(|| lease(slot)),
                 }],
                 membership: (slot == CLUSTER).then(|| Membership {
                     label: Some(LABEL.to_owned()),
-                    owner_chain: false,
+                    owner_chain: true,
                     name_fields: Vec::new(),
                 }),
                 inherits: slot != CLUSTER,
-                references: Vec::new(),
-                requires_owner: None,
-                managed_elsewhere: None,
+                references: refers.then(|| FieldPath::parse("spec.ref")).into_iter().collect(),
+                requires_owner: (role == Role::Ownerless).then(Vec::new),
+                managed_elsewhere: (role == Role::Managed).then(|| MANAGED.to_owned()),
                 staleness_bound: Duration::from_secs(bound.into()),
-                grace: Duration::from_secs(100),
+                grace: Duration::from_secs(grace.into()),
             })
         };
         Self((0..slots).map(rule).collect())
+    }
+
+    /// Whether there is a rule for a kind.
+    pub(crate) fn has(kind: &GroupKind) -> bool {
+        KINDS.contains(&kind.kind.as_str())
     }
 
     pub(crate) fn ruled(&self, slot: usize, object: &Shared<ObjectView>) -> Ruled {
@@ -186,25 +237,48 @@ pub(crate) fn lease(slot: usize) -> LeaseName {
 }
 
 /// A new object, as a request to create it carries it: no uid, no `metadata.generation`.
-pub(crate) fn blank(slot: usize, member: bool) -> ObjectView {
-    let labels = if member && slot != CLUSTER {
-        BTreeMap::from([(LABEL.to_owned(), KINDS[CLUSTER].to_lowercase())])
-    } else {
-        BTreeMap::new()
-    };
-    ObjectView {
+pub(crate) fn blank(slot: usize, second: Role) -> ObjectView {
+    let mut object = ObjectView {
         api_version: "x/v1".to_owned(),
         kind: KINDS[slot].to_owned(),
         metadata: Meta {
             name: KINDS[slot].to_lowercase(),
             namespace: "ns".to_owned(),
-            labels,
             annotations: Some(Annotations::default()),
-            owner_references: Vec::<Owner>::new(),
             ..Meta::default()
         },
         ..ObjectView::default()
+    };
+    match (slot, second) {
+        (CLUSTER, _) => {}
+        (2, Role::Owned) => object.metadata.owner_references.push(Owner {
+            api_version: "x/v1".to_owned(),
+            kind: KINDS[1].to_owned(),
+            name: KINDS[1].to_lowercase(),
+            uid: "1-1".to_owned(),
+        }),
+        (2, Role::Referenced) => {}
+        _ => object.set_member(true),
     }
+    let other = match second {
+        Role::Referenced => Some(KINDS[2]),
+        Role::Unruled => Some("Unheard"),
+        _ => None,
+    };
+    if let Some(kind) = other.filter(|_| slot == 1) {
+        let text = |text: &str| Shallow::String(text.to_owned());
+        let reference = BTreeMap::from([
+            ("apiVersion".to_owned(), text("x/v1")),
+            ("kind".to_owned(), text(kind)),
+            ("name".to_owned(), text(&kind.to_lowercase())),
+        ]);
+        let spec = BTreeMap::from([("ref".to_owned(), Shallow::Map(reference))]);
+        object.fields.insert("spec".to_owned(), Shallow::Map(spec));
+    }
+    if slot == 2 && second == Role::Managed {
+        object.set_key(MANAGED, Some(""));
+    }
+    object
 }
 
 /// Reads and writes the parts of an object that the world is about.
@@ -237,7 +311,7 @@ fn texts() -> &'static [String; 4] {
 impl Parts for ObjectView {
     fn on(&self, input: usize) -> bool {
         match input {
-            0 => self.fields.contains_key("spec"),
+            0 => matches!(self.fields.get("spec"), Some(Shallow::Map(spec)) if spec.contains_key("paused")),
             _ => self.key(ANNOTATION).is_some(),
         }
     }
@@ -267,7 +341,8 @@ impl Parts for ObjectView {
         !self.metadata.labels.is_empty()
     }
     fn set_member(&mut self, member: bool) {
-        self.metadata.labels = blank(1, member).metadata.labels;
+        let name = KINDS[CLUSTER].to_lowercase();
+        self.metadata.labels = member.then(|| (LABEL.to_owned(), name)).into_iter().collect();
     }
     fn generation(&self) -> u8 {
         u8::try_from(self.metadata.generation.unwrap_or_default()).unwrap()

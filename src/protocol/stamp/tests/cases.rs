@@ -61,7 +61,9 @@ fn a_flip_after_the_echo_is_clean_and_one_before_is_hasty() {
 fn an_annotation_flip_records_no_object_generation() {
     let mut world = World::new();
     world.update(PERSON, |object| annotate(object, PAUSED, Some("")));
-    assert_eq!(world.record().stamp.object_generation, None);
+    let stamp = world.record().stamp;
+    assert_eq!((stamp.object_generation, stamp.found_generation), (None, Some(1)));
+    assert_eq!(stamp.least_generation(), 1);
     world.echo();
     assert_eq!(world.record().acknowledged, Some(State::PausedSelf));
     // Both inputs in one write are one flip, and it changes the spec.
@@ -71,6 +73,10 @@ fn an_annotation_flip_records_no_object_generation() {
     });
     let record = world.record();
     assert_eq!((record.stamp.generation, record.stamp.object_generation), (2, Some(2)));
+    assert_eq!(
+        (record.stamp.found_generation, record.stamp.least_generation()),
+        (None, 2)
+    );
 }
 
 #[test]
