@@ -7,6 +7,7 @@
 //! - [`admission`]: the HTTPS webhook that stamps.
 //! - [`companion`]: the controller that echoes.
 //! - [`tls`]: CA and serving certificates.
+//! - [`history`]: each flip and each acknowledgement as one line of a chain.
 //! - [`report`]: what people and machines read.
 //! - [`sandbox`]: a local control plane for tests and the demo.
 //! - [`commands`]: one file per subcommand.
@@ -14,6 +15,7 @@
 pub mod admission;
 pub mod commands;
 pub mod companion;
+pub mod history;
 pub mod protocol;
 pub mod report;
 pub mod rules;

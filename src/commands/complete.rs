@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn kubectl_is_answered() {
         let all = asked(&[""]);
-        for name in ["audit", "wait", "pause", "resume", "describe"] {
+        for name in ["audit", "wait", "pause", "resume", "describe", "history"] {
             assert!(all.iter().any(|word| word == name), "{name}: {all:?}");
         }
         assert!(!all.iter().any(|word| word.starts_with("__")), "{all:?}");

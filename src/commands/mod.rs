@@ -22,6 +22,7 @@ pub mod describe;
 pub mod doctor;
 pub mod exec;
 pub mod flip;
+pub mod history;
 mod kinds;
 pub mod manifests;
 pub mod rules;
@@ -70,6 +71,8 @@ pub enum Command {
     Pause(Box<flip::PauseArgs>),
     /// Resumes objects
     Resume(Box<flip::ResumeArgs>),
+    /// The history of flips and acknowledgements: check it, or rebuild it from the API server's audit log
+    History(history::Args),
     /// Waits until a pause or a resume is acknowledged
     Wait(Box<wait::Args>),
     /// The webhook configurations and the RBAC that exactly these rules need, as YAML
@@ -151,6 +154,7 @@ async fn dispatch(command: Command) -> Result {
         Command::Audit(args) => audit::run(*args).await,
         Command::Describe(args) => describe::run(*args).await,
         Command::Wait(args) => wait::run(*args).await,
+        Command::History(args) => history::run(args).await,
         Command::Pause(args) => flip::pause(*args).await,
         Command::Resume(args) => flip::resume(*args).await,
         Command::Completion(args) => complete::completion(&args),

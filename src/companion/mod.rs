@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    history::write::History,
     protocol::{
         GroupKind, Moment,
         lease::Leases,
@@ -82,6 +83,8 @@ pub struct Settings {
     pub raise_after: Duration,
     /// How many objects are seen to at a time.
     pub concurrency: usize,
+    /// Where flips and acknowledgements are written down, if anywhere.
+    pub history: Option<History>,
 }
 
 impl Default for Settings {
@@ -96,6 +99,7 @@ impl Default for Settings {
             unknown_after: Duration::from_secs(3),
             raise_after: Duration::from_secs(5),
             concurrency: 8,
+            history: None,
         }
     }
 }

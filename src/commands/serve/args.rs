@@ -10,6 +10,10 @@ use crate::{
     admission::{RecordUser, Settings},
     commands::client::ClientArgs,
     companion,
+    history::{
+        self,
+        write::{History, HistoryError},
+    },
     protocol::stamp::{Policies, Policy},
     rules::manifests::{self, FailurePolicy},
     tls::Files,
@@ -212,16 +216,41 @@ pub(super) struct CompanionArgs {
     /// The Lease that says which process acts
     #[arg(long, env = "PAUSEGEN_LEASE", value_name = "NAME", default_value = manifests::LEASE)]
     lease: String,
+    /// Write each flip and acknowledgement to this file, as one line of a chain; - for standard output
+    #[arg(long, env = "PAUSEGEN_HISTORY", value_name = "FILE")]
+    history: Option<PathBuf>,
+    /// Go on in a new file when the history is larger than this many bytes
+    #[arg(
+        long,
+        env = "PAUSEGEN_HISTORY_ROTATE_AT",
+        value_name = "BYTES",
+        default_value_t = 64 << 20,
+        value_parser = clap::value_parser!(u64).range(4096..)
+    )]
+    history_rotate_at: u64,
 }
 
 impl CompanionArgs {
-    pub(super) fn settings(self, process: &ProcessArgs) -> companion::Settings {
+    /// Opens the history, if one is asked for.
+    pub(super) fn history(&self) -> Result<Option<History>, HistoryError> {
+        let Some(path) = &self.history else { return Ok(None) };
+        let settings = history::write::Settings {
+            path: (path.as_os_str() != "-").then(|| path.clone()),
+            rotate_at: self.history_rotate_at,
+        };
+        History::open(settings).map(Some)
+    }
+
+    pub(super) fn settings(self, process: &ProcessArgs, history: Option<History>) -> companion::Settings {
         let Self {
             webhook_configuration,
             lease,
+            history: _,
+            history_rotate_at: _,
         } = self;
         companion::Settings {
             webhook_configuration,
+            history,
             instance: process.instance.clone(),
             namespace: process.namespace(),
             lease,

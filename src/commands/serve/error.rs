@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use tokio::task::JoinError;
 
-use crate::{commands::client::ClientError, rules::error::RulesError, tls};
+use crate::{commands::client::ClientError, history::write::HistoryError, rules::error::RulesError, tls};
 
 /// Why `serve` does not start, or ends.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,9 @@ pub enum ServeError {
         /// Why there is none.
         source: ClientError,
     },
+    /// The history cannot be written.
+    #[error("--history (PAUSEGEN_HISTORY)")]
+    History(#[from] HistoryError),
     /// Signals cannot be received.
     #[error("cannot wait for signals")]
     Signal(#[source] io::Error),

@@ -107,6 +107,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         );
         tasks.spawn(async move { ended("metrics", served.await) });
     }
+    let mut history = None;
     if let Some(companion_metrics) = companion_metrics {
         if no_admission {
             // Where the webhook is served too, flips must not wait for a kind that cannot be listed.
@@ -121,7 +122,8 @@ async fn serve(args: Args) -> Result<(), ServeError> {
             source,
         })?;
         let stopping = stopping.clone();
-        let settings = companion.settings(&process);
+        history = companion.history()?;
+        let settings = companion.settings(&process, history.clone());
         tasks.spawn(async move {
             follow_rules(rules, &stopping, |rules, stop| {
                 companion::run(client.clone(), rules, settings.clone(), companion_metrics.clone(), stop)
@@ -153,6 +155,9 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     draining.cancel();
     while let Some(ended) = tasks.join_next().await {
         ended??;
+    }
+    if let Some(history) = history {
+        history.close();
     }
     match unasked {
         None => Ok(()),

@@ -148,8 +148,14 @@ impl Subject<'_> {
         } else {
             Vec::new()
         };
+        let irregularity = repair::irregularity(rule, object);
+        if let Some(history) = &self.world.settings.history
+            && let Standing::Own(record) = Standing::of(&rule.group_kind, object)
+        {
+            history.note(rule, object, &record, irregularity.is_none());
+        }
         self.withdraw(state).await?;
-        if let Some(what) = repair::irregularity(rule, object) {
+        if let Some(what) = irregularity {
             return self.irregular(state, &what).await;
         }
         state.irregular = None;

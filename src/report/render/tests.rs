@@ -208,3 +208,94 @@ fn a_table_fits_its_terminal() {
     assert!(!plain.contains('\u{1b}'));
     assert!(plain.contains("7d"), "{plain}");
 }
+
+/// The contrast of two colours, as WCAG 2 has it.
+fn contrast(one: &str, other: &str) -> f64 {
+    let luminance = |color: &str| {
+        let digits = color.trim_start_matches('#');
+        let digits = if digits.len() == 3 {
+            digits.chars().flat_map(|c| [c, c]).collect()
+        } else {
+            digits.to_owned()
+        };
+        let channel = |at: usize| {
+            let value = f64::from(u8::from_str_radix(&digits[at..at + 2], 16).unwrap()) / 255.0;
+            if value <= 0.03928 {
+                value / 12.92
+            } else {
+                ((value + 0.055) / 1.055).powf(2.4)
+            }
+        };
+        0.2126 * channel(0) + 0.7152 * channel(2) + 0.0722 * channel(4)
+    };
+    let (a, b) = (luminance(one), luminance(other));
+    (a.max(b) + 0.05) / (a.min(b) + 0.05)
+}
+
+#[test]
+fn the_page_can_be_read_by_everybody() {
+    let css = include_str!("page.css");
+    // Text in the colour and on the ground of each rule that sets both.
+    let mut pairs = 0;
+    for rule in css.split('}') {
+        let value = |name: &str| {
+            let (_, rest) = rule.split_once(&format!(" {name}: #"))?;
+            Some(format!("#{}", rest.split(';').next().unwrap().trim()))
+        };
+        if let (Some(color), Some(ground)) = (value("color"), value("background")) {
+            assert!(contrast(&color, &ground) >= 4.5, "{rule}");
+            pairs += 1;
+        }
+    }
+    assert!(pairs >= 4, "{pairs}");
+    for soft in ["#57606a", "#1b1f24"] {
+        assert!(css.contains(soft));
+        for ground in ["#fff", "#f6f8fa"] {
+            assert!(contrast(soft, ground) >= 4.5, "{soft} on {ground}");
+        }
+    }
+    let html = rendered("x", Format::Html);
+    for needed in [
+        "<html lang=\"en\">",
+        "<title>",
+        "<main>",
+        "scope=\"col\"",
+        "scope=\"row\"",
+        "<caption>",
+        "role=\"status\"",
+        "@media print",
+        ":focus-visible",
+    ] {
+        assert!(html.contains(needed), "{needed}");
+    }
+    // Every control has a name.
+    for control in ["<input", "<select"] {
+        for (at, _) in html.match_indices(control) {
+            let label = html[..at].rfind("<label").unwrap();
+            assert!(!html[label..at].contains("</label>"), "{}", &html[at..at + 60]);
+        }
+    }
+}
+
+#[test]
+fn the_page_is_well_formed() {
+    const VOID: [&str; 5] = ["meta", "input", "!doctype", "br", "rect/"];
+    let html = rendered("<b>\"'&", Format::Html);
+    let mut open: Vec<String> = Vec::new();
+    let mut rest = html.as_str();
+    while let Some(at) = rest.find('<') {
+        rest = &rest[at + 1..];
+        let end = rest.find('>').unwrap();
+        let tag = rest[..end].split([' ', '\n']).next().unwrap().to_lowercase();
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop().as_deref(), Some(name), "at {}", &rest[..rest.len().min(80)]);
+        } else if !VOID.contains(&tag.as_str()) {
+            if tag == "script" || tag == "style" {
+                rest = &rest[rest.find(&format!("</{tag}")).unwrap()..];
+            }
+            open.push(tag);
+        }
+    }
+    assert_eq!(open, Vec::<String>::new());
+}

@@ -255,3 +255,30 @@ pub(super) async fn with_rights_to_read(tool: &Tool, sandbox: &Sandbox, client: 
     );
     assert_eq!(tool.run(&half).await.status.code(), Some(2));
 }
+
+/// Every row that changes is printed, as it changes.
+pub(super) async fn watched(tool: &Tool, sea: &Sea) {
+    let mut watch = tool.start(&["audit", "--watch", "--kind", "fleet"]);
+    let mut lines = watch.lines();
+    let mut next = async |status: &str| {
+        let wait = async {
+            loop {
+                let line = lines.next_line().await.unwrap().expect("the watch goes on");
+                if line.contains("armada") && line.contains(status) {
+                    return line;
+                }
+            }
+        };
+        let line = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
+        line.unwrap_or_else(|_| panic!("no row that is {status}"))
+    };
+    next("Acknowledged").await;
+    sea.pause(true).await;
+    let line = next("Pending").await;
+    assert!(line.contains("spec.paused"), "{line}");
+    sea.answer("armada", "nina", "pinta", true).await;
+    next("Acknowledged").await;
+    sea.pause(false).await;
+    sea.answer("armada", "nina", "pinta", false).await;
+    sea.acknowledged("running").await;
+}

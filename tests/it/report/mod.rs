@@ -3,7 +3,9 @@
 //! One test with a sandbox of its own, whose scenes follow each other; the test plays the controllers.
 
 mod audits;
+mod histories;
 mod many;
+mod plugin;
 mod tool;
 mod waits;
 
@@ -27,15 +29,24 @@ async fn what_people_hold_in_hand() {
     println!("without a webhook");
     audits::without_a_webhook(&tool, &sea).await;
 
+    let history = tool.folder.path().join("history.jsonl");
     let options = ProductOptions {
         rules: Some(RULES.to_owned()),
+        env: vec![
+            ("PAUSEGEN_HISTORY", history.display().to_string()),
+            ("PAUSEGEN_HISTORY_ROTATE_AT", "16384".to_owned()),
+        ],
         ..ProductOptions::default()
     };
-    let mut product = Box::pin(Product::start(&sandbox, options)).await.unwrap();
+    let mut product = Box::pin(Product::start(&sandbox, options.clone())).await.unwrap();
     println!("audits");
     Box::pin(audits::agree_with_the_server(&tool, &sea)).await;
     println!("rights");
     Box::pin(audits::with_rights_to_read(&tool, &sandbox, &client)).await;
+    println!("as a plugin");
+    Box::pin(plugin::by_kubectl(&tool, &sandbox)).await;
+    println!("watched");
+    Box::pin(audits::watched(&tool, &sea)).await;
     println!("pause and resume");
     Box::pin(waits::pause_and_resume(&tool, &sea)).await;
     println!("waits");
@@ -46,6 +57,10 @@ async fn what_people_hold_in_hand() {
     Box::pin(waits::two_objects_and_a_deletion(&tool, &sea)).await;
     println!("an API server that restarts");
     Box::pin(waits::while_the_server_restarts(&tool, &sea, &sandbox)).await;
+    println!("history");
+    Box::pin(histories::killed_while_it_writes(&tool, &sea, &mut product, &history)).await;
+    let mut product = Box::pin(Product::start(&sandbox, options)).await.unwrap();
+    Box::pin(histories::agree_with_the_audit_log(&tool, &sea, &sandbox, &history)).await;
     product.stop();
     println!("ten thousand objects");
     Box::pin(many::ten_thousand(&tool, &sandbox, &client)).await;

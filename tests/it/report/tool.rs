@@ -8,7 +8,10 @@ use std::{
 
 use pausegen::sandbox::Sandbox;
 use serde_json::Value;
-use tokio::process::{Child, Command};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+};
 
 use crate::support::EXE;
 
@@ -32,6 +35,10 @@ impl Tool {
             rules: path,
             folder,
         }
+    }
+
+    pub(super) fn rules(&self) -> &std::path::Path {
+        &self.rules
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -98,6 +105,11 @@ pub(super) async fn measured(mut command: Command) -> (i32, u64, Duration) {
 }
 
 impl Running {
+    /// The lines of its stdout.
+    pub(super) fn lines(&mut self) -> Lines<BufReader<ChildStdout>> {
+        BufReader::new(self.0.stdout.take().unwrap()).lines()
+    }
+
     /// Whether it is still at it.
     pub(super) fn is_running(&mut self) -> bool {
         self.0.try_wait().unwrap().is_none()
