@@ -13,10 +13,11 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{client::KubectlArgs, cluster, rules, times};
 use crate::{
+    history::{past, verify},
     report::{
         audit::{self, Objects},
         files::{FileError, Files},
-        model::Report,
+        model::{Report, Row},
         render::{Format, Style, render},
         select::{FieldSelector, KindFilter, LabelSelector, Query},
     },
@@ -81,6 +82,9 @@ pub struct Args {
     /// Read objects from this file instead of a cluster; - for standard input (repeatable)
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     files: Vec<PathBuf>,
+    /// A history that `serve --history` has written, for the timeline of -o html
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     /// The rules file; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
     rules: Option<PathBuf>,
@@ -153,6 +157,7 @@ async fn try_run(args: Args) -> super::Result {
         watch,
         output,
         files,
+        history,
         rules: rules_file,
         cluster_args,
     } = args;
@@ -184,9 +189,9 @@ async fn try_run(args: Args) -> super::Result {
         let (read, from) = (files, std::sync::Arc::new(rules));
         let rules = std::sync::Arc::clone(&from);
         let objects = tokio::task::spawn_blocking(move || read_files(&from, &read)).await??;
-        return answer(&rules, &objects, &query, format);
+        return answer(&rules, &objects, &query, format, history.as_deref());
     };
-    answer(&rules, &objects, &query, format)
+    answer(&rules, &objects, &query, format, history.as_deref())
 }
 
 fn source(namespace: Option<&str>) -> String {
@@ -213,9 +218,21 @@ fn read_files(rules: &Rules, paths: &[PathBuf]) -> Result<Objects, FileError> {
     Ok(files.objects(rules))
 }
 
-fn answer(rules: &Rules, objects: &Objects, query: &Query, format: Format) -> super::Result {
+fn answer(
+    rules: &Rules,
+    objects: &Objects,
+    query: &Query,
+    format: Format,
+    history: Option<&std::path::Path>,
+) -> super::Result {
     let now = Timestamp::now();
-    let report = audit::audit(rules, objects, query, now)?;
+    let mut report = audit::audit(rules, objects, query, now)?;
+    if let Some(path) = history {
+        let files = verify::files(path)?;
+        report.history = past::past(&files).map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
+        let shown: std::collections::BTreeSet<String> = report.rows.iter().map(Row::display).collect();
+        report.history.retain(|past| shown.contains(&past.object));
+    }
     write(&render(&report, format, style(query), now)?)?;
     if matches!(format, Format::Table | Format::Wide | Format::Name | Format::Csv) {
         let mut err = io::stderr().lock();

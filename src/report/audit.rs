@@ -87,6 +87,7 @@ pub fn audit(rules: &Rules, objects: &Objects, query: &Query, now: Timestamp) ->
         unknown: objects.unknown.clone(),
         totals,
         rows,
+        history: Vec::new(),
     })
 }
 

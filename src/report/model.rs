@@ -29,6 +29,33 @@ pub struct Report {
     pub totals: Totals,
     /// One row an object.
     pub rows: Vec<Row>,
+    /// Flips of these objects, from a history that was given; the oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Past>,
+}
+
+/// A flip of the past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Past {
+    /// `Kind.group namespace/name`.
+    pub object: String,
+    /// The pause generation that it gave.
+    pub generation: u64,
+    /// When (RFC 3339).
+    pub at: String,
+    /// Whether any input was on since.
+    pub paused: bool,
+    /// By whom.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When it was acknowledged.
+    pub acknowledged_at: Option<String>,
+    /// How certain that was.
+    pub evidence: Option<Evidence>,
+    /// Whether the acknowledgement was taken back.
+    pub withdrawn: bool,
 }
 
 /// Counts over all rows.

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{age, evidence, number, paused_by, waits_for};
 use crate::report::{
-    model::{Report, Row},
+    model::{Report, Row, SinceFrom},
     text,
 };
 
@@ -16,6 +16,8 @@ const CSS: &str = include_str!("page.css");
 const JS: &str = include_str!("page.js");
 /// Flips that the timeline shows.
 const BARS: usize = 40;
+/// Flips that the list below it shows.
+const LISTED: usize = 500;
 /// How deep a tree is indented.
 const DEPTH: usize = 8;
 
@@ -219,58 +221,127 @@ fn object(out: &mut String, row: &Row, depth: usize, now: Timestamp) {
     out.push_str("</td>\n</tr>\n");
 }
 
-/// One bar a flip, from the stamp to its acknowledgement, and the same as a list.
-fn timeline(out: &mut String, report: &Report, now: Timestamp) {
-    let mut flips: Vec<(Timestamp, Option<Timestamp>, &Row)> = report
+/// A flip with its acknowledgement.
+struct Bar {
+    at: Timestamp,
+    acknowledged: Option<Timestamp>,
+    object: String,
+    generation: u64,
+    is_pause: bool,
+    by: String,
+    reason: String,
+    evidence: String,
+    withdrawn: bool,
+    /// Whether it is what stands now.
+    stands: bool,
+}
+
+/// What stands, and what a history adds to it, the newest first.
+fn flips(report: &Report) -> Vec<Bar> {
+    let time = |text: &Option<String>| text.as_ref().and_then(|at| at.parse().ok());
+    let standing = report
         .rows
         .iter()
-        .filter(|row| row.generation.is_some() && row.since_from == Some(crate::report::model::SinceFrom::Stamp))
+        .filter(|row| row.since_from == Some(SinceFrom::Stamp))
         .filter_map(|row| {
-            let since = row.since.as_ref()?.parse().ok()?;
-            Some((since, row.acknowledged_at.as_ref().and_then(|at| at.parse().ok()), row))
+            Some(Bar {
+                at: time(&row.since)?,
+                acknowledged: time(&row.acknowledged_at),
+                object: row.display(),
+                generation: row.generation?,
+                is_pause: !row.paused_by.is_empty(),
+                by: row.by.clone(),
+                reason: row.reason.clone(),
+                evidence: evidence(row),
+                withdrawn: false,
+                stands: true,
+            })
+        });
+    let mut bars: Vec<Bar> = standing.collect();
+    let known: BTreeSet<(String, u64)> = bars.iter().map(|bar| (bar.object.clone(), bar.generation)).collect();
+    let past = report
+        .history
+        .iter()
+        .filter(|past| !known.contains(&(past.object.clone(), past.generation)));
+    bars.extend(past.filter_map(|past| {
+        Some(Bar {
+            at: past.at.parse().ok()?,
+            acknowledged: time(&past.acknowledged_at),
+            object: past.object.clone(),
+            generation: past.generation,
+            is_pause: past.paused,
+            by: past.by.clone(),
+            reason: past.reason.clone(),
+            evidence: past
+                .evidence
+                .map(|evidence| format!("{evidence:?}"))
+                .unwrap_or_default(),
+            withdrawn: past.withdrawn,
+            stands: false,
         })
-        .collect();
-    flips.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
-    out.push_str("<h2 id=\"timeline\">Last flips and their acknowledgements</h2>\n");
+    }));
+    bars.sort_by_key(|bar| std::cmp::Reverse((bar.at, bar.generation)));
+    bars
+}
+
+/// One bar a flip, from the stamp to its acknowledgement, and the same as a list.
+fn timeline(out: &mut String, report: &Report, now: Timestamp) {
+    let flips = flips(report);
+    out.push_str("<h2 id=\"timeline\">Flips and their acknowledgements</h2>\n");
+    if report.history.is_empty() {
+        out.push_str("<p class=\"soft\">The last flip of each object; with a history (<code>--history</code>) those before, too.</p>\n");
+    }
     if flips.is_empty() {
         out.push_str("<p>No object carries a pause generation.</p>\n");
         return;
     }
-    bars(out, &flips, now);
+    draw(out, &flips, now);
     out.push_str("<ol aria-labelledby=\"timeline\">\n");
-    for (since, acknowledged, row) in &flips {
-        let what = if row.paused_by.is_empty() { "resumed" } else { "paused" };
-        let echo = match acknowledged {
+    for bar in flips.iter().take(LISTED) {
+        let echo = match bar.acknowledged {
             Some(at) => format!(
                 "acknowledged <time datetime=\"{at:.0}\">{at:.0}</time> ({})",
-                safe(&evidence(row))
+                safe(&bar.evidence)
             ),
-            None => "<strong>not acknowledged</strong>".to_owned(),
+            None if bar.stands => "<strong>not acknowledged</strong>".to_owned(),
+            None => "not acknowledged before the next flip".to_owned(),
         };
+        let reason = if bar.reason.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", safe(&bar.reason))
+        };
+        let at = bar.at;
         out.push_str(&format!(
-            "<li><time datetime=\"{since:.0}\">{since:.0}</time>: {} {what} by {}, generation {}; {echo}</li>\n",
-            safe(&row.display()),
-            if row.by.is_empty() {
+            "<li><time datetime=\"{at:.0}\">{at:.0}</time>: {} {} by {}{reason}, generation {}; {echo}{}</li>\n",
+            safe(&bar.object),
+            if bar.is_pause { "paused" } else { "resumed" },
+            if bar.by.is_empty() {
                 "somebody".to_owned()
             } else {
-                safe(&row.by)
+                safe(&bar.by)
             },
-            number(row.generation),
+            bar.generation,
+            if bar.withdrawn { ", taken back" } else { "" },
         ));
     }
     out.push_str("</ol>\n");
+    if flips.len() > LISTED {
+        out.push_str(&format!("<p>and {} older ones.</p>\n", flips.len() - LISTED));
+    }
 }
 
-fn bars(out: &mut String, flips: &[(Timestamp, Option<Timestamp>, &Row)], now: Timestamp) {
+fn draw(out: &mut String, flips: &[Bar], now: Timestamp) {
     let shown = flips.get(..BARS.min(flips.len())).unwrap_or_default();
+    let ends = |bar: &Bar| bar.acknowledged.unwrap_or(if bar.stands { now } else { bar.at });
     let start = shown
         .iter()
-        .map(|(since, ..)| since.as_millisecond())
+        .map(|bar| bar.at.as_millisecond())
         .min()
         .unwrap_or_default();
     let end = shown
         .iter()
-        .map(|(since, echo, _)| echo.unwrap_or(*since).as_millisecond())
+        .map(|bar| ends(bar).as_millisecond())
         .chain([now.as_millisecond()])
         .max()
         .unwrap_or_default();
@@ -281,21 +352,21 @@ fn bars(out: &mut String, flips: &[(Timestamp, Option<Timestamp>, &Row)], now: T
         "<svg viewBox=\"0 0 1000 {height}\" role=\"img\" aria-label=\"The last {} flips as bars from flip to acknowledgement; the list below says the same\">\n",
         shown.len()
     ));
-    for (i, (since, echo, row)) in shown.iter().enumerate() {
+    for (i, bar) in shown.iter().enumerate() {
         let y = 20 * i;
-        let (from, to) = (x(*since), x(echo.unwrap_or(now)));
-        let (fill, dash) = if echo.is_some() {
-            ("#116329", "")
-        } else {
-            ("#fff8e1", " stroke=\"#7d4e00\" stroke-dasharray=\"3 2\"")
+        let (from, to) = (x(bar.at), x(ends(bar)));
+        let look = match (bar.acknowledged, bar.stands) {
+            (Some(_), _) => "fill=\"#116329\"",
+            (None, true) => "fill=\"#fff8e1\" stroke=\"#7d4e00\" stroke-dasharray=\"3 2\"",
+            (None, false) => "fill=\"#8c959f\"",
         };
         out.push_str(&format!(
-            "<text x=\"0\" y=\"{}\">{}</text><rect x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"12\" fill=\"{fill}\"{dash}><title>{}</title></rect>\n",
+            "<text x=\"0\" y=\"{}\">{}</text><rect x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"12\" {look}><title>{}</title></rect>\n",
             y + 14,
-            safe(&text::cut(&format!("{} {}", row.kind, row.full_name()), 44)),
+            safe(&text::cut(&bar.object, 44)),
             y + 4,
             (to - from).max(3.0),
-            safe(&format!("{}: generation {}", row.display(), number(row.generation))),
+            safe(&format!("{}: generation {}", bar.object, bar.generation)),
         ));
     }
     let at = |ms: i64| {

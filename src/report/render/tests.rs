@@ -4,7 +4,7 @@ use super::{Format, Style, render};
 use crate::{
     protocol::keys::Evidence,
     report::{
-        model::{Code, Finding, Lag, Laggard, Report, Row, SinceFrom, Status, Totals},
+        model::{Code, Finding, Lag, Laggard, Past, Report, Row, SinceFrom, Status, Totals},
         text::is_active,
     },
 };
@@ -24,6 +24,7 @@ const ALL: [Format; 9] = [
 /// Everything that somebody may write, hostile.
 fn hostile(text: &str) -> Report {
     let text = text.to_owned();
+    let past = text.clone();
     let row = Row {
         api_version: "cluster.x-k8s.io/v1beta2".to_owned(),
         kind: text.clone(),
@@ -80,6 +81,17 @@ fn hostile(text: &str) -> Report {
             findings: 1,
         },
         rows: vec![row],
+        history: vec![Past {
+            object: past.clone(),
+            generation: 1,
+            at: "2026-01-01T00:00:00Z".to_owned(),
+            paused: true,
+            by: past.clone(),
+            reason: past,
+            acknowledged_at: None,
+            evidence: None,
+            withdrawn: true,
+        }],
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) async fn killed_while_it_writes(tool: &Tool, sea: &Sea, product: &mut
         if i == 9 {
             product.stop();
         }
-        let patch = Patch::Merge(json!({"spec": {"paused": i % 2 == 0}}));
+        let patch = Patch::Merge(json!({"spec": {"paused": i < 9 && i % 2 == 0}}));
         // Refused once the webhook is dead.
         let flipped = sea.fleets.patch("armada", &PatchParams::default(), &patch).await;
         assert_eq!(flipped.is_err(), i >= 9, "{i}");
@@ -88,6 +88,14 @@ pub(super) async fn agree_with_the_audit_log(tool: &Tool, sea: &Sea, sandbox: &S
     assert!(
         all.iter().any(|event| event["event"] == "continued"),
         "it has been rotated"
+    );
+
+    let (_, page) = tool.says(&["audit", "-A", "-o", "html", "--history", path]).await;
+    assert!(
+        page.matches("Fleet.sea.example.org default/armada resumed by admin")
+            .count()
+            > 3,
+        "{page}"
     );
 
     // A controller that writes to what is paused and acknowledged.
