@@ -186,12 +186,11 @@ fn run_audit_log(args: AuditLogArgs) -> super::Result {
             writeln!(out, "{line}")
         };
         let name = path.display().to_string();
+        let mut count = |bytes| progress.add(bytes);
         let read = if name == "-" {
-            rebuild.file("standard input", io::stdin().lock(), &mut sink, &mut |n| {
-                progress.add(n)
-            })
+            rebuild.file("standard input", io::stdin().lock(), &mut sink, &mut count)
         } else {
-            File::open(path).and_then(|file| rebuild.file(&name, file, &mut sink, &mut |n| progress.add(n)))
+            File::open(path).and_then(|file| rebuild.file(&name, file, &mut sink, &mut count))
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::from(FAILED)),

@@ -64,7 +64,9 @@ pub(super) async fn pause_and_resume(tool: &Tool, sea: &Sea) {
         )),
         "{text}"
     );
-    assert_eq!(before, sea.fleet().await);
+    // The condition may still be on its way.
+    let written = |fleet: &kube::api::DynamicObject| (fleet.metadata.generation, fleet.metadata.annotations.clone());
+    assert_eq!(written(&before), written(&sea.fleet().await));
 
     let wait = tool.start(&["pause", "--all", "--reason", "CHG-7", "--wait"]);
     eventually("it is paused", async || (generation(sea).await == next).then_some(())).await;
