@@ -4,16 +4,17 @@ use std::time::Instant;
 
 use axum::{
     Router,
-    body::Bytes,
-    extract::{self, DefaultBodyLimit, FromRequest, Request},
+    body::HttpBody as _,
+    extract::{self, Request},
     http::{
         HeaderMap, HeaderValue, StatusCode,
-        header::{CONNECTION, CONTENT_TYPE},
+        header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER},
     },
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::post,
 };
+use futures::StreamExt as _;
 use tokio::time;
 
 use super::{
@@ -21,6 +22,7 @@ use super::{
     answer::{Unanswered, answer},
     metrics::{Outcome, Webhook},
     ops::{self, Ops},
+    server::{Full, Slot},
     timeout::budget,
 };
 
@@ -33,7 +35,6 @@ pub fn router(state: State) -> Router {
     Router::new()
         .route("/mutate", post(mutate))
         .route("/validate", post(validate))
-        .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(state)
         .merge(ops::router(ops.clone()))
         .layer(middleware::from_fn_with_state(ops, close_when_stopping))
@@ -69,7 +70,14 @@ async fn call(state: &State, webhook: Webhook, request: Request) -> Response {
                 status = status.as_u16(),
                 "not answered: {message}"
             );
-            (outcome, (status, format!("{message}\n")).into_response())
+            let mut response = (status, format!("{message}\n")).into_response();
+            if outcome == Outcome::Shed {
+                // The API server asks once more then, within the time that it has.
+                response
+                    .headers_mut()
+                    .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            (outcome, response)
         }
     };
     state.metrics.ended(webhook, outcome, begun.elapsed());
@@ -100,17 +108,7 @@ async fn review(
         outcome: Outcome::TimedOut,
         message: format!("no answer within the caller's timeout ({} ms)", budget.as_millis()),
     };
-    let body = time::timeout(budget, Bytes::from_request(request, &()))
-        .await
-        .map_err(|_| late())?
-        .map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Refusal {
-                status: StatusCode::PAYLOAD_TOO_LARGE,
-                outcome: Outcome::TooLarge,
-                message: format!("the body is larger than {BODY_LIMIT} bytes"),
-            },
-            _ => malformed(format!("the body cannot be read: {}", rejection.body_text())),
-        })?;
+    let body = time::timeout(budget, read(request)).await.map_err(|_| late())??;
     let answered = answer(state, webhook, &body).map_err(|error| match error {
         Unanswered::Review(error) => malformed(error.to_string()),
         Unanswered::Encode(_) => Refusal {
@@ -123,6 +121,52 @@ async fn review(
         return Err(late());
     }
     Ok(answered)
+}
+
+/// Reads a body, as long as there is room for it.
+async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
+    let too_large = || Refusal {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        outcome: Outcome::TooLarge,
+        message: format!("the body is larger than {BODY_LIMIT} bytes"),
+    };
+    let full = |status, what| {
+        move |Full| Refusal {
+            status,
+            outcome: Outcome::Shed,
+            message: format!("too many {what} at a time"),
+        }
+    };
+    // Outside of a server there is none.
+    let slot = request.extensions().get::<Slot>().cloned();
+    if let Some(slot) = &slot {
+        slot.reads().map_err(full(StatusCode::TOO_MANY_REQUESTS, "requests"))?;
+    }
+    let announced = request.body().size_hint().lower();
+    if announced > BODY_LIMIT as u64 {
+        return Err(too_large());
+    }
+    let mut body = Vec::new();
+    let mut frames = request.into_body().into_data_stream();
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|error| Refusal {
+            status: StatusCode::BAD_REQUEST,
+            outcome: Outcome::Malformed,
+            message: format!("the body cannot be read: {error}"),
+        })?;
+        if body.len() + frame.len() > BODY_LIMIT {
+            return Err(too_large());
+        }
+        if let Some(slot) = &slot {
+            slot.takes(frame.len())
+                .map_err(full(StatusCode::SERVICE_UNAVAILABLE, "bytes of bodies"))?;
+        }
+        body.extend_from_slice(&frame);
+    }
+    if let Some(slot) = &slot {
+        slot.has_read();
+    }
+    Ok(body)
 }
 
 /// `application/json`, with or without parameters.

@@ -53,6 +53,8 @@ pub enum Outcome {
     WrongContentType,
     /// The caller's timeout was about to run out.
     TimedOut,
+    /// A limit was reached.
+    Shed,
 }
 
 impl Outcome {
@@ -69,6 +71,7 @@ impl Outcome {
             Self::TooLarge => "too-large",
             Self::WrongContentType => "wrong-content-type",
             Self::TimedOut => "timed-out",
+            Self::Shed => "shed",
         }
     }
 }

@@ -128,9 +128,12 @@ pub fn run(args: Args) -> super::Result {
     } = args;
     let built_in = rules.is_none();
     let rules = load(rules.as_ref())?;
+    let has = |part| parts.contains(&part) || (parts.is_empty() && part != Part::Deploy);
     let access = Access {
         discover_providers,
         installed,
+        // What is deployed cares for its certificates itself.
+        own_ca: has(Part::Deploy),
     };
     if let Some((group, resource)) = access.without_pattern(&rules).next() {
         return Err(format!(
@@ -152,7 +155,6 @@ pub fn run(args: Args) -> super::Result {
         PolicyArg::Fail => FailurePolicy::Fail,
         PolicyArg::Ignore => FailurePolicy::Ignore,
     };
-    let has = |part| parts.contains(&part) || (parts.is_empty() && part != Part::Deploy);
     let mut documents = Vec::new();
     if has(Part::Deploy) {
         if service.name != deploy::NAME || account != service || url.is_some() || name.is_some() {
@@ -201,7 +203,6 @@ pub fn run(args: Args) -> super::Result {
     if has(Part::Rbac) {
         let own = Own {
             namespace: namespace.unwrap_or(account.namespace),
-            // What is deployed cares for its certificates itself.
             tls_secret: has(Part::Deploy).then(|| TLS_SECRET.to_owned()),
             ..Own::default()
         };

@@ -274,7 +274,7 @@ async fn write(world: &World, key: &Key, kind: &Kind, state: &mut State, wanted:
             world.metrics.errors.inc();
             state.failures = state.failures.saturating_add(1);
             let delay = reconcile::backoff(state.failures);
-            tracing::warn!(object = %key, error = %reconcile::chain(&error), retry_in = ?delay, "Paused cannot be written");
+            tracing::warn!(object = %key, error = %crate::chain(&error), retry_in = ?delay, "Paused cannot be written");
             Some(delay)
         }
     }

@@ -66,6 +66,8 @@ pub fn values(rules: &Rules, built_in: bool, access: Access) -> Result<Values, s
     let Access {
         discover_providers,
         installed,
+        // The chart's own value decides that.
+        own_ca: _,
     } = access;
     Ok(Values {
         installed_kinds: installed

@@ -93,6 +93,8 @@ pub struct Access {
     pub discover_providers: bool,
     /// Resources that are installed, as group and resource name, where not everything is let in.
     pub installed: Vec<(String, String)>,
+    /// The serving certificate is of a CA of its own, which is written into `caBundle`.
+    pub own_ca: bool,
 }
 
 impl Access {
@@ -154,10 +156,14 @@ pub fn always() -> Vec<PolicyRule> {
         one("mutatingwebhookconfigurations"),
         &["get", "list", "watch"],
     );
-    policy.extend(configurations.map(|rule| PolicyRule {
-        resource_names: Some(one(CONFIGURATION)),
-        ..rule
-    }));
+    policy.extend(configurations.map(of_ours));
+    // Ready is who serves a certificate that both trust.
+    let validating = allow(
+        "admissionregistration.k8s.io",
+        one("validatingwebhookconfigurations"),
+        &["get"],
+    );
+    policy.extend(validating.map(of_ours));
     policy.extend(allow(
         "apiextensions.k8s.io",
         one("customresourcedefinitions"),
@@ -168,11 +174,33 @@ pub fn always() -> Vec<PolicyRule> {
     policy
 }
 
+/// The right that a CA of its own needs besides, to be told to the API server.
+#[must_use]
+pub fn own_ca() -> Vec<PolicyRule> {
+    let both = ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"];
+    let rule = allow(
+        "admissionregistration.k8s.io",
+        both.map(str::to_owned).to_vec(),
+        &["patch"],
+    );
+    rule.map(of_ours).into_iter().collect()
+}
+
+fn of_ours(rule: PolicyRule) -> PolicyRule {
+    PolicyRule {
+        resource_names: Some(vec![CONFIGURATION.to_owned()]),
+        ..rule
+    }
+}
+
 /// The ClusterRole that `serve` needs for these rules.
 #[must_use]
 pub fn cluster_role(rules: &Rules, access: &Access) -> ClusterRole {
     let mut policy = on_kinds(rules, access);
     policy.extend(always());
+    if access.own_ca {
+        policy.extend(own_ca());
+    }
     ClusterRole {
         aggregation_rule: None,
         metadata: named(CLUSTER_ROLE),

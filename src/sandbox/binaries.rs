@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Error;
 use super::build::Builder;
 use super::process::Spawner;
-use super::tools::{self, CLUSTER_API, ETCD, HELM, KUBERNETES, Module};
+use super::tools::{self, CLUSTER_API, ETCD, HELM, KUBERNETES, Module, OLDEST_KUBERNETES};
 
 /// The programs of a control plane.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl CapiBinaries {
 }
 
 /// Finds the programs, and builds what is missing. That takes minutes the first time, and blocks.
-pub(super) fn find(spawner: &Spawner, capi: bool) -> Result<Binaries, Error> {
+pub(super) fn find(spawner: &Spawner, capi: bool, oldest: bool) -> Result<Binaries, Error> {
     let builder = || Builder::new(spawner, cache_folder()?);
     let folders = match assets()? {
         Some(folder) => vec![folder],
@@ -71,7 +71,11 @@ pub(super) fn find(spawner: &Spawner, capi: bool) -> Result<Binaries, Error> {
     };
     Ok(Binaries {
         etcd: find("etcd").ok_or_else(missing("etcd"))?,
-        kube_apiserver: find("kube-apiserver").ok_or_else(missing("kube-apiserver"))?,
+        kube_apiserver: if oldest {
+            builder()?.build(&OLDEST_KUBERNETES)?.join("kube-apiserver")
+        } else {
+            find("kube-apiserver").ok_or_else(missing("kube-apiserver"))?
+        },
         kubectl: find("kubectl").ok_or_else(missing("kubectl"))?,
         capi,
     })

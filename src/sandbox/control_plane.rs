@@ -42,6 +42,8 @@ pub struct Options {
     pub capi: bool,
     /// With Cluster API's kinds, without anybody who looks after them.
     pub capi_kinds: bool,
+    /// With the oldest API server that is tested against, instead of the newest.
+    pub oldest: bool,
     /// With an audit log of every request, at level Metadata.
     pub audit: bool,
     /// How long a process may take until it is ready.
@@ -60,6 +62,7 @@ impl Options {
             exe: exe.into(),
             capi: false,
             capi_kinds: false,
+            oldest: false,
             audit: true,
             timeout: Duration::from_secs(120),
             keep_logs: None,
@@ -71,6 +74,13 @@ impl Options {
     #[must_use]
     pub fn with_capi(mut self) -> Self {
         self.capi = true;
+        self
+    }
+
+    /// With the oldest API server that is tested against.
+    #[must_use]
+    pub fn with_oldest_api_server(mut self) -> Self {
+        self.oldest = true;
         self
     }
 
@@ -118,6 +128,7 @@ impl Sandbox {
             exe,
             capi,
             capi_kinds,
+            oldest,
             audit,
             timeout,
             keep_logs,
@@ -125,7 +136,7 @@ impl Sandbox {
         } = options;
         let (spawner, binaries, data) = tokio::task::spawn_blocking(move || {
             let spawner = Spawner::new(&exe)?;
-            let binaries = binaries::find(&spawner, capi || capi_kinds)?;
+            let binaries = binaries::find(&spawner, capi || capi_kinds, oldest)?;
             Ok::<_, Error>((spawner, binaries, DataDir::create(&exe)?))
         })
         .await

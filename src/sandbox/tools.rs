@@ -52,6 +52,18 @@ pub(super) const KUBERNETES: Module = Module {
     patches: &[],
 };
 
+/// The oldest API server that is tested against.
+pub(super) const OLDEST_KUBERNETES: Module = Module {
+    name: "kubernetes-1.34",
+    go_mod: include_str!("tools/kubernetes-1.34/go.mod"),
+    go_sum: include_str!("tools/kubernetes-1.34/go.sum"),
+    programs: &[Program {
+        name: "kube-apiserver",
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+    }],
+    patches: &[],
+};
+
 /// For whoever tests the chart. Its Kubernetes modules have the version of [`KUBERNETES`], so that what both need is
 /// compiled once.
 pub(super) const HELM: Module = Module {
@@ -221,6 +233,7 @@ mod tests {
     #[test]
     fn the_pins_name_the_versions() {
         assert_eq!(KUBERNETES.version_of("k8s.io/kubernetes"), Some("v1.36.3"));
+        assert_eq!(OLDEST_KUBERNETES.version_of("k8s.io/kubernetes"), Some("v1.34.4"));
         assert_eq!(CLUSTER_API.version_of(CAPI_MODULE), Some("v1.14.2"));
         let flags = KUBERNETES.ldflags();
         assert!(

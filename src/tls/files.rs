@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{self, MissedTickBehavior};
 
-use super::{Certificate, CertificateError};
+use super::{Certificate, CertificateError, Options};
 
 /// How often the files are looked at. A kubelet swaps a mounted Secret by a symlink above the files, which a watch on the
 /// files themselves would miss.
@@ -44,7 +44,7 @@ pub enum FileError {
         /// The file of the key.
         key: PathBuf,
         /// Why not.
-        source: CertificateError,
+        source: Box<CertificateError>,
     },
 }
 
@@ -60,9 +60,9 @@ impl Files {
     ///
     /// # Errors
     /// A file cannot be read, or the two do not make a certificate.
-    pub async fn load(&self) -> Result<Certificate, FileError> {
+    pub async fn load(&self, options: Options) -> Result<Certificate, FileError> {
         let content = self.read().await?;
-        Certificate::from_pem(&content.certificate, &content.key).map_err(|source| self.content(source))
+        Certificate::with_options(options, &content.certificate, &content.key).map_err(|source| self.content(source))
     }
 
     async fn read(&self) -> Result<Content, FileError> {
@@ -76,7 +76,7 @@ impl Files {
         FileError::Content {
             certificate: self.certificate.clone(),
             key: self.key.clone(),
-            source,
+            source: Box::new(source),
         }
     }
 }
@@ -127,6 +127,7 @@ async fn reload(
 ) -> Result<Option<Content>, FileError> {
     let content = files.read().await?;
     if served == Some(&content) {
+        certificate.look_at_clients().map_err(|source| files.content(source))?;
         return Ok(None);
     }
     certificate

@@ -94,6 +94,8 @@ pub(super) async fn check(
 fn wanted(rules: &Rules, comparison: &Comparison, settings: &Settings) -> Vec<ResourceAttributes> {
     let kinds = || comparison.installed.iter().map(|kind| &kind.served);
     let access = Access {
+        // Whether it has a CA of its own is not known here.
+        own_ca: false,
         discover_providers: false,
         installed: comparison
             .installed

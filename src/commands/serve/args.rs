@@ -1,13 +1,14 @@
 //! The flags of `serve`, and what is checked of them before anything starts.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{ValueEnum, builder::BoolishValueParser};
 use jiff::SignedDuration;
+use rustls::pki_types::ServerName;
 
 use super::error::ServeError;
 use crate::{
-    admission::{RecordUser, Settings},
+    admission::{RecordUser, Settings, server::Limits},
     commands::client::ClientArgs,
     companion,
     history::{
@@ -16,9 +17,11 @@ use crate::{
     },
     protocol::stamp::{Policies, Policy},
     rules::manifests::{self, FailurePolicy},
-    tls::Files,
+    tls::{self, Clients, Files, MinVersion, material::Lifetimes, own::Own},
 };
 
+/// The shortest life of a certificate: enough to renew it in time.
+const SHORTEST: Duration = Duration::from_secs(10);
 /// Where a pod finds the name of its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -200,6 +203,21 @@ pub(super) struct LimitArgs {
     max_mib_in_flight: u16,
 }
 
+impl LimitArgs {
+    pub(super) fn limits(self) -> Limits {
+        let Self {
+            max_connections,
+            max_requests_in_flight,
+            max_mib_in_flight,
+        } = self;
+        Limits {
+            connections: max_connections,
+            requests: max_requests_in_flight,
+            bytes: usize::from(max_mib_in_flight) * 1024 * 1024,
+        }
+    }
+}
+
 /// The flags of the companion.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Companion")]
@@ -304,6 +322,57 @@ enum FailurePolicyArg {
 }
 
 impl AdmissionArgs {
+    /// How to speak TLS.
+    pub(super) fn tls(&self) -> tls::Options {
+        tls::Options {
+            min_version: match self.tls_min_version {
+                TlsVersion::V12 => MinVersion::V12,
+                TlsVersion::V13 => MinVersion::V13,
+            },
+            clients: self.client_ca.clone().map(|ca| Clients {
+                ca,
+                names: named(&self.client_names),
+            }),
+        }
+    }
+
+    /// The CA of its own, for [`TlsSource::Own`].
+    pub(super) fn own(&self, namespace: String, configuration: String) -> Result<Own, ServeError> {
+        let lifetime = |setting, value: SignedDuration| {
+            Duration::try_from(value)
+                .ok()
+                .filter(|value| *value >= SHORTEST)
+                .ok_or_else(|| ServeError::Setting {
+                    setting,
+                    value: value.to_string(),
+                    why: "a certificate has to live for 10 s at least",
+                })
+        };
+        let lifetimes = Lifetimes {
+            ca: lifetime("--tls-ca-lifetime (PAUSEGEN_TLS_CA_LIFETIME)", self.tls_ca_lifetime)?,
+            serving: lifetime("--tls-lifetime (PAUSEGEN_TLS_LIFETIME)", self.tls_lifetime)?,
+        };
+        let mut names: Vec<String> = self.tls_names.iter().filter(|name| !name.is_empty()).cloned().collect();
+        if names.is_empty() {
+            names.push(format!("pausegen.{namespace}.svc"));
+        }
+        if let Some(bad) = names.iter().find(|name| ServerName::try_from(name.as_str()).is_err()) {
+            return Err(ServeError::Setting {
+                setting: "--tls-name (PAUSEGEN_TLS_NAMES)",
+                value: bad.clone(),
+                why: "it is neither a DNS name nor an IP address",
+            });
+        }
+        Ok(Own {
+            namespace,
+            secret: self.tls_secret.clone(),
+            configuration,
+            names,
+            lifetimes,
+        })
+    }
+
+    /// The files of the certificate, for the other sources.
     pub(super) fn files(&self) -> Result<Files, ServeError> {
         let missing = |setting| ServeError::Missing {
             setting,
@@ -323,7 +392,6 @@ impl AdmissionArgs {
     }
 
     pub(super) fn settings(&self) -> Result<Settings, ServeError> {
-        let named = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect();
         if self.companion_users.iter().all(String::is_empty) {
             return Err(ServeError::Missing {
                 setting: "--companion-user (PAUSEGEN_COMPANION_USERS)",
@@ -359,6 +427,10 @@ impl From<PolicyArg> for Policy {
             PolicyArg::Deny => Self::Deny,
         }
     }
+}
+
+fn named(names: &[String]) -> BTreeSet<String> {
+    names.iter().filter(|name| !name.is_empty()).cloned().collect()
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

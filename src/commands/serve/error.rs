@@ -37,6 +37,9 @@ pub enum ServeError {
     /// The certificate cannot be served.
     #[error("--tls-cert and --tls-key (PAUSEGEN_TLS_CERT, PAUSEGEN_TLS_KEY)")]
     Certificate(#[from] tls::FileError),
+    /// It cannot be served.
+    #[error("--tls-source (PAUSEGEN_TLS_SOURCE)")]
+    Own(#[from] tls::own::OwnError),
     /// The address is not free.
     #[error("{setting} {address}: cannot listen there")]
     Listen {

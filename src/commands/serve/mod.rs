@@ -1,6 +1,7 @@
 //! `pausegen serve`: the webhook and the companion, together or each alone.
 
 mod args;
+mod certificate;
 mod error;
 
 use std::{
@@ -22,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 pub use args::Args;
 pub use error::ServeError;
 
-use args::AdmissionArgs;
+use certificate::Source;
 
 use crate::{
     admission::{
-        self, Settings,
+        self,
         metrics::Metrics,
         ops::{self, Ops},
         server::{self, Drain},
@@ -34,7 +35,7 @@ use crate::{
     companion,
     rules::{
         Rules,
-        live::{self, Live, Source},
+        live::{self, Live},
     },
     tls,
 };
@@ -61,7 +62,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
         no_admission,
         no_companion,
         admission,
-        limits: _,
+        limits,
         companion,
         process,
         client,
@@ -73,7 +74,7 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     let mut signals = Signals::new()?;
     let (source, rules) = match rules {
         Some(path) => {
-            let (source, rules) = Source::load(&path)?;
+            let (source, rules) = live::Source::load(&path)?;
             (Some(source), rules)
         }
         None => (None, Live::fixed(Arc::new(Rules::capi()?))),
@@ -81,6 +82,8 @@ async fn serve(args: Args) -> Result<(), ServeError> {
     let mut registry = Registry::default();
     let rules_metrics = live::Metrics::register(&mut registry);
     let metrics = Metrics::register(&mut registry);
+    let server_metrics = server::Metrics::register(&mut registry);
+    let certificate_metrics = tls::Metrics::register(&mut registry);
     let companion_metrics = (!no_companion).then(|| companion::Metrics::register(&mut registry));
     let ops = Ops::new(registry);
     // `stopping`: whoever can stop at once should. `draining`: nobody sends calls here any more.
@@ -95,7 +98,29 @@ async fn serve(args: Args) -> Result<(), ServeError> {
             metrics,
             ops: ops.clone(),
         };
-        start_admission(&mut tasks, admission, state, &stopping, &draining).await?;
+        let settings = admission.settings()?;
+        let address = admission.bind;
+        let source = Source {
+            args: &admission,
+            namespace: process.namespace(),
+            configuration: companion.webhook_configuration.clone(),
+            client: &client,
+            has_companion: !no_companion,
+            metrics: certificate_metrics,
+        };
+        let certificate = source.start(&mut tasks, &ops, &draining).await?;
+        let listener = listen("--bind", address)?;
+        tracing::info!(address = %listener.local_addr().unwrap_or(address), "serving admission");
+        let router = admission::router(state(settings));
+        let options = server::Options {
+            limits: limits.limits(),
+            metrics: server_metrics,
+        };
+        let stop = draining.clone().cancelled_owned();
+        tasks.spawn(async move {
+            let result = server::serve(listener, Some(certificate), router, options, DRAIN, stop).await;
+            ended("admission", result)
+        });
     }
     if let Some(address) = process.metrics_bind {
         let listener = listen("--metrics-bind", address)?;
@@ -183,32 +208,6 @@ async fn follow_rules<F: Future<Output = ()>>(
         stop.cancel();
         running.await;
     }
-}
-
-async fn start_admission(
-    tasks: &mut Tasks,
-    args: AdmissionArgs,
-    state: impl FnOnce(Settings) -> admission::State,
-    stopping: &CancellationToken,
-    draining: &CancellationToken,
-) -> Result<(), ServeError> {
-    let bind = args.bind;
-    let (files, settings) = (args.files()?, args.settings()?);
-    let certificate = files.load().await?;
-    let listener = listen("--bind", bind)?;
-    tracing::info!(address = %listener.local_addr().unwrap_or(bind), "serving admission");
-    let router = admission::router(state(settings));
-    let (stopping, draining) = (stopping.clone(), draining.clone());
-    let served = certificate.clone();
-    tasks.spawn(async move {
-        let result = server::serve_tls(listener, &served, router, DRAIN, draining.cancelled_owned()).await;
-        ended("admission", result)
-    });
-    tasks.spawn(async move {
-        tls::watch_files(certificate, files, tls::RELOAD_EVERY, stopping.cancelled_owned()).await;
-        Ok("the watch of the certificate")
-    });
-    Ok(())
 }
 
 fn ended(what: &'static str, result: io::Result<()>) -> Result<&'static str, ServeError> {

@@ -367,7 +367,9 @@ impl Subject<'_> {
             match self.write_condition(state, record.stamp.generation, None).await {
                 Ok(_) | Err(Trouble::Write(WriteError::Stale)) => {}
                 // The annotations are the truth, and stand. The condition is tried again.
-                Err(error) => tracing::warn!(object = %self.key, error = %chain(&error), "the condition has to wait"),
+                Err(error) => {
+                    tracing::warn!(object = %self.key, error = %crate::chain(&error), "the condition has to wait");
+                }
             }
         }
         failpoint::reach("companion.before-echoed-event");
@@ -437,7 +439,7 @@ impl Subject<'_> {
             self.world.metrics.errors.inc();
             state.failures = state.failures.saturating_add(1);
             let delay = backoff(state.failures);
-            tracing::warn!(object = %self.key, error = %chain(trouble), retry_in = ?delay, "the object cannot be seen to");
+            tracing::warn!(object = %self.key, error = %crate::chain(trouble), retry_in = ?delay, "the object cannot be seen to");
             delay
         };
         // What a write has returned may be what misled it.
@@ -450,21 +452,6 @@ impl Subject<'_> {
 pub(super) fn backoff(failures: u32) -> Duration {
     let exponent = failures.saturating_sub(1).min(6);
     Duration::from_secs(1u64 << exponent).min(MAX_BACKOFF)
-}
-
-/// An error with what caused it, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
 }
 
 fn acknowledgement(record: &Record, object: &ObjectView, evidence: Evidence, objects: usize) -> Acknowledgement {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{FREE_WRITES, State, Subject, Trouble, backoff, chain};
+use super::{FREE_WRITES, State, Subject, Trouble, backoff};
 use crate::{
     companion::{
         guard, lock,
@@ -76,7 +76,10 @@ impl Subject<'_> {
         };
         let generation = record.stamp.generation;
         let begins = format!("pause generation {generation} is seen by everybody, but the acknowledgement");
-        let mut message = format!("{begins} cannot be written, and is tried again: {}", chain(error));
+        let mut message = format!(
+            "{begins} cannot be written, and is tried again: {}",
+            crate::chain(error)
+        );
         truncate(&mut message, REFUSAL_LIMIT);
         let rule = &self.kind.rule;
         let written = write::condition(self.world, self.key, &self.kind, |object| {
@@ -97,7 +100,9 @@ impl Subject<'_> {
             Ok(projected) => {
                 self.note_projected(state, projected, generation);
             }
-            Err(error) => tracing::debug!(object = %self.key, error = %chain(&error), "the condition has to wait"),
+            Err(error) => {
+                tracing::debug!(object = %self.key, error = %crate::chain(&error), "the condition has to wait");
+            }
         }
         trouble
     }

@@ -177,7 +177,7 @@ async fn a_new_certificate_is_served_without_a_restart() {
         certificate: folder.path("tls.crt"),
         key: folder.path("tls.key"),
     };
-    let certificate = files.load().await.unwrap();
+    let certificate = files.load(tls::Options::default()).await.unwrap();
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let every = std::time::Duration::from_millis(10);

@@ -140,6 +140,7 @@ fn rights_and_webhooks_are_those_that_the_program_generates() {
         let access = Access {
             discover_providers: discover,
             installed: installed.iter().filter(|_| !discover).map(|text| kind(text)).collect(),
+            own_ca: true,
         };
         let role = serde_json::to_value(cluster_role(&parsed, &access)).unwrap();
         assert_eq!(one(&objects, "ClusterRole")["rules"], role["rules"], "{installed:?}");

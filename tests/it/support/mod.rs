@@ -46,6 +46,11 @@ pub(crate) async fn private_plain() -> Sandbox {
     start(options()).await
 }
 
+/// An API server of one's own, the oldest that is tested against.
+pub(crate) async fn private_oldest() -> Sandbox {
+    start(options().with_oldest_api_server()).await
+}
+
 async fn start(options: Options) -> Sandbox {
     match Box::pin(Sandbox::start(options)).await {
         Ok(sandbox) => sandbox,

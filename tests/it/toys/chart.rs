@@ -16,7 +16,6 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use pausegen::protocol::keys;
 use pausegen::sandbox::Sandbox;
-use pausegen::tls;
 use serde_json::{Value, json};
 
 use super::{Object, Toy, annotation, generation, paused};
@@ -214,12 +213,16 @@ impl Pod {
 
     /// What the probe of this path is told: the status.
     fn probe(&self, path: &str) -> Option<String> {
+        self.get(path)?.split(' ').nth(1).map(str::to_owned)
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
         use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(&self.metrics).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
-        answer.split(' ').nth(1).map(str::to_owned)
+        Some(answer)
     }
 
     async fn ready(&mut self, sandbox: &Sandbox) {
@@ -270,23 +273,6 @@ async fn ca_bundles(client: &Client) -> BTreeSet<Vec<u8>> {
     configs.map(|config| config.ca_bundle.unwrap_or_default().0).collect()
 }
 
-/// What whoever cares for certificates does: puts the CA into both configurations.
-async fn publish_ca(client: &Client, ca: &str) {
-    use k8s_openapi::ByteString;
-    let ca = json!(ByteString(ca.as_bytes().to_vec()));
-    let patch = |count: usize| {
-        let add =
-            |index| json!({ "op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": ca });
-        let patch: json_patch::Patch = serde_json::from_value(Value::Array((0..count).map(add).collect())).unwrap();
-        Patch::<()>::Json(patch)
-    };
-    let params = PatchParams::default();
-    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    mutating.patch("zz-pausegen", &params, &patch(2)).await.unwrap();
-    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
-    validating.patch("zz-pausegen", &params, &patch(1)).await.unwrap();
-}
-
 /// The Service's address is this machine's: there is no network of Pods. Helm takes the Service back at every upgrade.
 async fn at_home(client: &Client) {
     let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
@@ -316,12 +302,78 @@ async fn helm_test(sandbox: &Sandbox, client: &Client) {
     assert!(said.contains("there is no Lease admiral"), "{said}");
 }
 
+/// Metrics that are there once it has happened: nobody was refused here.
+const RARE: [&str; 2] = ["pausegen_server_shed", "pausegen_admission_denials"];
+
+/// Alerts and dashboard ask for metrics that are served.
+fn alerts_know_the_metrics(served: &str) {
+    let served: BTreeSet<&str> = served
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .chain(RARE)
+        .collect();
+    let enabled = "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true";
+    let objects = chart::template(&["--set", enabled]).unwrap();
+    let alerts = chart::one(&objects, "PrometheusRule").to_string();
+    let dashboard = chart::one(&objects, "ConfigMap")["data"]["pausegen.json"]
+        .as_str()
+        .unwrap();
+    serde_json::from_str::<Value>(dashboard).unwrap();
+    let mut asked = BTreeSet::new();
+    for text in [&alerts, dashboard] {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if word.starts_with("pausegen_") && word != "pausegen_build_info" {
+                asked.insert(word.trim_end_matches("_total").trim_end_matches("_bucket"));
+            }
+        }
+    }
+    assert!(asked.len() > 15, "{asked:?}");
+    let unknown: Vec<&&str> = asked.difference(&served).collect();
+    assert!(unknown.is_empty(), "{unknown:?} are not in {served:?}");
+}
+
+/// What the hook after an uninstallation starts, where it is asked for, with its own rights. Nothing else does that.
+async fn clean_up(sandbox: &Sandbox, client: &Client, values: &[&str]) {
+    let values = &values[2..];
+    assert!(
+        !chart::template(values)
+            .unwrap()
+            .iter()
+            .any(|object| object["kind"] == "Job")
+    );
+    let mut hook = chart::template(&[values, &["--set", "cleanup.onUninstall=true"]].concat()).unwrap();
+    hook.retain(|object| object["metadata"]["annotations"]["helm.sh/hook"] == "post-delete");
+    let job = hook.iter().position(|object| object["kind"] == "Job").unwrap();
+    let job = hook.remove(job);
+    let list = file(&json!({ "apiVersion": "v1", "kind": "List", "items": hook }).to_string());
+    let applied = sandbox
+        .kubectl(["apply", "-f", list.path().to_str().unwrap()])
+        .await
+        .unwrap();
+    assert!(applied.status.success(), "{applied:?}");
+    let pod: PodSpec = serde_json::from_value(job["spec"]["template"]["spec"].clone()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (mut command, _) = command(sandbox, client, folder.path(), &pod).await;
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// Everybody answers.
 async fn answer(sea: &[&Object], on: bool) {
     for object in sea {
         let (status, message) = if on { ("True", "of the fleet") } else { ("False", "") };
         object.says("Paused", status, "Played", message).await;
     }
+}
+
+#[tokio::test]
+async fn an_older_api_server_takes_what_it_renders() {
+    let sandbox = support::private_oldest().await;
+    let client = sandbox.client().await.unwrap();
+    assert_eq!(client.apiserver_version().await.unwrap().minor, "34");
+    dry_runs(&sandbox).await;
 }
 
 #[tokio::test]
@@ -333,15 +385,6 @@ async fn it_works_as_helm_installs_it() {
     }
     dry_runs(&sandbox).await;
 
-    // The certificate is the administrator's.
-    let made = tls::generate(&["pausegen.pausegen-system.svc"]).unwrap();
-    let secret: Secret = serde_json::from_value(json!({
-        "metadata": { "name": "served" }, "type": "kubernetes.io/tls",
-        "stringData": { "tls.crt": made.cert_pem, "tls.key": made.key_pem },
-    }))
-    .unwrap();
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    secrets.create(&PostParams::default(), &secret).await.unwrap();
     let rules = chart::values(RULES, &["--installed-kind", "ships.sea.example.org"]);
     let port = support::free_port();
     let ports = format!(
@@ -357,12 +400,7 @@ async fn it_works_as_helm_installs_it() {
             rules.path().to_str().unwrap(),
         ],
         &chart::IMAGE[..],
-        &[
-            "--set",
-            &ports,
-            "--set",
-            "certificates.source=files,certificates.secretName=served",
-        ],
+        &["--set", &ports],
         &["--set", "shutdownDelay=1s", "--set-json"],
         &[r#"webhook.namespaceSelector={"matchExpressions":[{"key":"unwatched","operator":"DoesNotExist"}]}"#],
     ]
@@ -373,7 +411,6 @@ async fn it_works_as_helm_installs_it() {
         BTreeSet::from([Vec::new()]),
         "the chart has none"
     );
-    publish_ca(&client, &made.ca_pem).await;
     at_home(&client).await;
     let mut pod = Pod::start(&sandbox, &client).await;
     pod.ready(&sandbox).await;
@@ -428,7 +465,13 @@ async fn it_works_as_helm_installs_it() {
 
     // An upgrade and a rollback leave stamps and certificates alone, and everything goes on.
     let ca = ca_bundles(&client).await;
-    assert_eq!(ca, BTreeSet::from([made.ca_pem.clone().into_bytes()]));
+    assert!(
+        ca.len() == 1 && !ca.contains(&Vec::new()),
+        "all trust the same CA: {ca:?}"
+    );
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let certificate = async || secrets.get("pausegen-tls").await.unwrap().data;
+    let served = certificate().await;
     let before = fleet.get().await.metadata.annotations;
     let upgrade = [
         &["upgrade"],
@@ -454,6 +497,7 @@ async fn it_works_as_helm_installs_it() {
     ship.says("Paused", "True", "Played", "of its annotation").await;
     fleet.acknowledged("running").await;
 
+    alerts_know_the_metrics(&pod.get("/metrics").unwrap());
     used_is_granted(&sandbox, &client).await;
     helm_test(&sandbox, &client).await;
     pod.terminate().await;
@@ -477,11 +521,24 @@ async fn it_works_as_helm_installs_it() {
     })
     .await;
     assert_eq!(generation(&fleet.get().await), 2);
-    assert!(secrets.get_opt("served").await.unwrap().is_some());
+    clean_up(&sandbox, &client, &values).await;
+    for object in sea {
+        let object = object.get().await;
+        let left = object.annotations().keys().find(|key| key.starts_with(keys::PREFIX));
+        assert!(
+            left.is_none() && super::condition(&object, "PauseAcknowledged").is_none(),
+            "{object:?}"
+        );
+    }
+    assert_eq!(certificate().await, served);
 }
 
 /// What is granted and may not be used here, and why it is needed.
-const UNUSED: [(&str, &str); 2] = [
+const UNUSED: [(&str, &str); 3] = [
+    (
+        "update secrets",
+        "certificates are renewed at two thirds of their life; here they are younger",
+    ),
     (
         "get crews.sea.example.org",
         "a member without a baseline is read once everything has been quiet for a while; here it may not be quiet that long",

@@ -4,6 +4,7 @@ mod chart;
 mod doctor;
 mod ecosystem;
 mod hands;
+mod production;
 mod scope;
 
 use std::process::Output;
