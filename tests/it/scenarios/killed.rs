@@ -61,8 +61,15 @@ async fn no_companion(rig: &mut Rig) {
     rig.run(&cluster).await;
 }
 
-/// A Cluster without members (what it refers to is not there): it is acknowledged as soon as its own controller answers.
 async fn bare(rig: &Rig) -> Target {
+    let target = bare_cluster(rig).await;
+    let flip = rig.flip(&target, Field(true)).await;
+    rig.acknowledged(&flip).await;
+    target
+}
+
+/// A Cluster without members (what it refers to is not there): it is acknowledged as soon as its own controller answers.
+pub(super) async fn bare_cluster(rig: &Rig) -> Target {
     let target = Target {
         namespace: "bare",
         kind: "Cluster",
@@ -84,8 +91,6 @@ async fn bare(rig: &Rig) -> Target {
     }))
     .unwrap();
     rig.of(&target).create(&PostParams::default(), &cluster).await.unwrap();
-    let flip = rig.flip(&target, Field(true)).await;
-    rig.acknowledged(&flip).await;
     target
 }
 

@@ -72,7 +72,7 @@ pub(super) enum Change {
 use Change::{Annotation, Field};
 
 impl Change {
-    fn patch(self) -> Value {
+    pub(super) fn patch(self) -> Value {
         match self {
             Field(paused) => json!({ "spec": { "paused": paused } }),
             Annotation(true) => json!({ "metadata": { "annotations": { ANNOTATION: "" } } }),
@@ -87,23 +87,32 @@ pub(super) type Met = Option<DynamicObject>;
 impl Rig {
     /// Starts everything, with a Cluster of one control plane machine and these workers.
     pub(super) async fn start(options: ProductOptions, workers: u32) -> Self {
-        let sandbox = support::private_capi().await;
-        let client = sandbox.client().await.unwrap();
-        let product = Box::pin(Product::start(&sandbox, options)).await.unwrap();
+        let rig = Self::empty(options).await;
         let shape = ClusterShape {
             control_planes: 1,
             workers,
         };
-        let capi = sandbox.capi().unwrap();
-        capi.create_cluster(NAMESPACE, CLUSTER, shape).await.unwrap();
-        capi.wait_running(NAMESPACE, CLUSTER, Duration::from_secs(240))
-            .await
-            .unwrap();
+        rig.capi().create_cluster(NAMESPACE, CLUSTER, shape).await.unwrap();
+        rig.running().await;
+        rig
+    }
+
+    /// Starts everything, without a Cluster.
+    pub(super) async fn empty(options: ProductOptions) -> Self {
+        let sandbox = support::private_capi().await;
+        let client = sandbox.client().await.unwrap();
+        let product = Box::pin(Product::start(&sandbox, options)).await.unwrap();
         Self {
             product,
             client,
             sandbox,
         }
+    }
+
+    /// Waits until all Machines of the Cluster run.
+    pub(super) async fn running(&self) {
+        let bound = Duration::from_secs(240);
+        self.capi().wait_running(NAMESPACE, CLUSTER, bound).await.unwrap();
     }
 
     /// Stops the product and starts it with other options.
