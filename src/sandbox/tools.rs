@@ -163,7 +163,7 @@ impl Module {
     /// The version of a module that this one requires, `v1.36.3`.
     pub(super) fn version_of(&self, module: &str) -> Option<&'static str> {
         self.go_mod.lines().find_map(|line| {
-            let mut words = line.split_whitespace();
+            let mut words = line.trim_start_matches("require ").split_whitespace();
             (words.next() == Some(module)).then(|| words.next()).flatten()
         })
     }
