@@ -1,10 +1,10 @@
 //! The router: what comes in over HTTP, and with which status it goes out.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::{
     Router,
-    body::HttpBody as _,
+    body::{BodyDataStream, HttpBody as _},
     extract::{self, Request},
     http::{
         HeaderMap, HeaderValue, StatusCode,
@@ -28,6 +28,8 @@ use super::{
 
 /// The largest body that is read. A review holds the object twice, and an object may have up to 3 MiB on its way in.
 pub const BODY_LIMIT: usize = 8 * 1024 * 1024;
+/// How long the rest of a body that is too large may take to pass by.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// `/mutate`, `/validate`, `/healthz`, `/readyz` and `/metrics`.
 pub fn router(state: State) -> Router {
@@ -143,11 +145,12 @@ async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
         slot.reads().map_err(full(StatusCode::TOO_MANY_REQUESTS, "requests"))?;
     }
     let announced = request.body().size_hint().lower();
-    if announced > BODY_LIMIT as u64 {
-        return Err(too_large());
-    }
     let mut body = Vec::new();
     let mut frames = request.into_body().into_data_stream();
+    if announced > BODY_LIMIT as u64 {
+        drain(frames).await;
+        return Err(too_large());
+    }
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|error| Refusal {
             status: StatusCode::BAD_REQUEST,
@@ -155,6 +158,8 @@ async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
             message: format!("the body cannot be read: {error}"),
         })?;
         if body.len() + frame.len() > BODY_LIMIT {
+            drop(body);
+            drain(frames).await;
             return Err(too_large());
         }
         if let Some(slot) = &slot {
@@ -167,6 +172,22 @@ async fn read(request: Request) -> Result<Vec<u8>, Refusal> {
         slot.has_read();
     }
     Ok(body)
+}
+
+/// Lets the rest of a body pass by, as far as that is cheap. A caller that still writes when the connection is closed may
+/// never read why.
+async fn drain(mut frames: BodyDataStream) {
+    let mut passed = 0;
+    let passing = async {
+        while let Some(Ok(frame)) = frames.next().await {
+            passed += frame.len();
+            if passed > 2 * BODY_LIMIT {
+                break;
+            }
+        }
+    };
+    // Whoever is slower does not learn why.
+    let _ = time::timeout(DRAIN, passing).await;
 }
 
 /// `application/json`, with or without parameters.
