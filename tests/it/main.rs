@@ -5,6 +5,7 @@
 
 mod admission;
 mod chart;
+mod cluster_api;
 mod companion;
 mod hostile;
 mod model;
@@ -12,6 +13,5 @@ mod protocol;
 mod report;
 mod rules;
 mod sandbox;
-mod scenarios;
 mod support;
 mod toys;
