@@ -75,18 +75,18 @@ pub(super) async fn scenes(ground: &mut Ground) {
     place.cluster_says("a", true).await;
     place.acknowledged("a", "paused").await;
 
-    // A good one is taken, and no flip is refused meanwhile.
+    // A good one is taken, and no flip is refused meanwhile, nor soon after.
     let taken = AtomicBool::new(false);
     let flips = async {
-        let mut generation = 0;
-        while !taken.load(Ordering::Relaxed) {
+        let (mut generation, mut after) = (0, 0);
+        while after < 10 {
             generation += 1;
+            after += u8::from(taken.load(Ordering::Relaxed));
             let patch = json!({ "spec": { "paused": generation % 2 == 1 } });
             let flipped = place.patch("Cluster", "b", patch).await.unwrap();
             assert_eq!(stamp(&flipped).generation, generation);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        generation
     };
     let change = async {
         ground.product.write_rules(&others()).unwrap();
@@ -94,8 +94,7 @@ pub(super) async fn scenes(ground: &mut Ground) {
         metric(ground, "pausegen_rules_refused 0").await;
         taken.store(true, Ordering::Relaxed);
     };
-    let (count, ()) = tokio::join!(flips, change);
-    assert!(count > 20, "{count}");
+    tokio::join!(flips, change);
 
     // Both have the new rules: the webhook stamps what it did not know, the companion counts another bound.
     let parsed = Rules::parse(&others(), "test").unwrap();
