@@ -165,8 +165,16 @@ pub fn run(args: Args) -> super::Result {
             )
             .into());
         }
+        if let Some(namespace) = namespace.as_ref().filter(|name| **name != service.namespace) {
+            return Err(format!(
+                "part deploy: --namespace {namespace} is not that of --service: what is deployed has its Lease and its Secret in \
+                 its own namespace"
+            )
+            .into());
+        }
         let objects = Deploy {
             namespace: &service.namespace,
+            service_port,
             image: &image.ok_or(
                 "part deploy: --image is missing: build the image with the Dockerfile, push it, and say where it is",
             )?,

@@ -32,6 +32,8 @@ pub struct Deploy<'a> {
     pub image: &'a str,
     /// The effective rules file.
     pub rules: &'a str,
+    /// The port of the Service, which the webhook configurations call.
+    pub service_port: u16,
     /// The failurePolicy that the webhook configuration has for flips.
     pub failure_policy: FailurePolicy,
 }
@@ -55,6 +57,11 @@ impl Deploy<'_> {
         objects.extend(serde_saphyr::from_multiple::<Value>(RENDERED)?);
         for object in &mut objects {
             self.fill(object);
+            if object.get("kind").is_some_and(|kind| kind == "Service")
+                && let Some(port) = object.pointer_mut("/spec/ports/0/port")
+            {
+                *port = self.service_port.into();
+            }
         }
         Ok(objects)
     }

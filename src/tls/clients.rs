@@ -57,6 +57,14 @@ pub enum ClientError {
 }
 
 impl Clients {
+    /// Whether the CA can be used.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(&self) -> Result<(), ClientError> {
+        self.verifier(&self.read()?).map(drop)
+    }
+
     pub(super) fn read(&self) -> Result<Vec<u8>, ClientError> {
         std::fs::read(&self.ca).map_err(|source| ClientError::Read {
             path: self.ca.clone(),

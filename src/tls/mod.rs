@@ -36,6 +36,7 @@ pub use clients::{ClientError, Clients};
 pub use files::{FileError, Files, RELOAD_EVERY, watch_files};
 pub use generate::{GenerateError, Generated, generate};
 pub use metrics::Metrics;
+pub(crate) use x509::Validity;
 
 /// Why a certificate cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -223,6 +224,6 @@ impl Served {
 }
 
 /// The certificates in a PEM.
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
     CertificateDer::pem_slice_iter(pem).collect()
 }

@@ -18,15 +18,15 @@ const EVERY: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(1)];
 
 /// How one webhook is reached.
 #[derive(Debug, Clone)]
-pub(super) struct Webhook {
-    pub(super) name: String,
+pub(crate) struct Webhook {
+    pub(crate) name: String,
     host: Option<ServerName<'static>>,
     /// PEM; empty where there is none.
-    pub(super) bundle: Vec<u8>,
+    pub(crate) bundle: Vec<u8>,
 }
 
 impl Webhook {
-    pub(super) fn of(name: String, config: WebhookClientConfig) -> Self {
+    pub(crate) fn of(name: String, config: WebhookClientConfig) -> Self {
         let host = match (config.service, config.url) {
             (Some(service), _) => Some(format!("{}.{}.svc", service.name, service.namespace)),
             (None, Some(url)) => url
@@ -42,11 +42,13 @@ impl Webhook {
         }
     }
 
-    pub(super) fn cas(&self) -> Vec<CertificateDer<'static>> {
+    /// What its `caBundle` holds.
+    pub(crate) fn cas(&self) -> Vec<CertificateDer<'static>> {
         certificates(&self.bundle).unwrap_or_default()
     }
 
-    fn trusts(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
+    /// Whether it can be called while this chain is served.
+    pub(crate) fn trusts(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
         let untrusted = |why: String| format!("the API server does not trust our certificate for {}: {why}", self.name);
         if self.bundle.is_empty() {
             return Err(untrusted("its caBundle is empty".to_owned()));
@@ -61,21 +63,21 @@ impl Webhook {
 
 /// A webhook configuration, as it was read.
 #[derive(Debug, Clone)]
-pub(super) struct Configuration {
-    pub(super) resource_version: Option<String>,
-    pub(super) webhooks: Vec<Webhook>,
+pub(crate) struct Configuration {
+    pub(crate) resource_version: Option<String>,
+    pub(crate) webhooks: Vec<Webhook>,
 }
 
 /// What is published. One that does not exist calls nobody.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Published {
-    pub(super) mutating: Option<Configuration>,
-    pub(super) validating: Option<Configuration>,
+pub(crate) struct Published {
+    pub(crate) mutating: Option<Configuration>,
+    pub(crate) validating: Option<Configuration>,
 }
 
 impl Published {
     /// Reads both configurations of this name.
-    pub(super) async fn read(client: &Client, name: &str) -> Result<Self, kube::Error> {
+    pub(crate) async fn read(client: &Client, name: &str) -> Result<Self, kube::Error> {
         let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
         let mutating = mutating.get_opt(name).await?.map(|found| Configuration {
@@ -99,13 +101,13 @@ impl Published {
         Ok(Self { mutating, validating })
     }
 
-    pub(super) fn webhooks(&self) -> impl Iterator<Item = &Webhook> {
+    pub(crate) fn webhooks(&self) -> impl Iterator<Item = &Webhook> {
         let both = self.mutating.iter().chain(&self.validating);
         both.flat_map(|configuration| &configuration.webhooks)
     }
 
     /// Whether every webhook can be called while this chain is served.
-    pub(super) fn trusts(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
+    pub(crate) fn trusts(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
         self.webhooks().try_for_each(|webhook| webhook.trusts(chain, now))
     }
 }

@@ -15,15 +15,15 @@ use x509_parser::{
 
 /// When a certificate may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Validity {
-    pub(super) not_before: Timestamp,
-    pub(super) not_after: Timestamp,
+pub(crate) struct Validity {
+    pub(crate) not_before: Timestamp,
+    pub(crate) not_after: Timestamp,
 }
 
 /// Bytes that are no certificate.
 #[derive(Debug, thiserror::Error)]
 #[error("not a certificate: {0}")]
-pub(super) struct NotX509(pub(super) String);
+pub(crate) struct NotX509(pub(super) String);
 
 fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, NotX509> {
     let parsed: Result<_, nom::Err<X509Error>> = X509Certificate::from_der(certificate.as_ref());
@@ -33,7 +33,7 @@ fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>,
 }
 
 impl Validity {
-    pub(super) fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotX509> {
+    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, NotX509> {
         let parsed = parse(certificate)?;
         let validity = parsed.validity();
         let moment = |seconds| Timestamp::from_second(seconds).map_err(|error| NotX509(error.to_string()));

@@ -3,6 +3,7 @@
 //! Each file looks at one thing and adds `Finding`s. Nothing is changed: the one write is a dry run.
 
 mod access;
+mod certificates;
 mod objects;
 mod reach;
 mod webhooks;
@@ -22,7 +23,7 @@ use crate::{
     protocol::GroupKind,
     rules::{
         Rules,
-        manifests::{CONFIGURATION, LEASE, NAMESPACE},
+        manifests::{CONFIGURATION, LEASE, NAMESPACE, TLS_SECRET},
         server::{Cluster, Comparison, ConditionHome, compare},
     },
 };
@@ -54,6 +55,9 @@ pub struct Args {
     /// The webhook configurations
     #[arg(long, value_name = "NAME", default_value = CONFIGURATION)]
     webhook_configuration: String,
+    /// The Secret of its serving certificate, in the namespace of the Lease
+    #[arg(long, value_name = "NAME", default_value = TLS_SECRET)]
+    tls_secret: String,
     /// End with 0 where something is worth a look and nothing is wrong
     #[arg(long)]
     tolerate_warnings: bool,
@@ -105,7 +109,7 @@ impl Status {
 #[serde(rename_all = "camelCase")]
 struct Finding {
     /// What was looked at: `permissions`, `kinds`, `leases`, `conditions`, `attestation`, `stamps`, `webhooks`, `order`,
-    /// `reachability`, `leader`.
+    /// `certificates`, `reachability`, `leader`.
     check: &'static str,
     status: Status,
     message: String,
@@ -177,6 +181,7 @@ pub async fn run(args: Args) -> super::Result {
         lease_namespace,
         lease,
         webhook_configuration,
+        tls_secret,
         tolerate_warnings,
         output,
         client,
@@ -186,6 +191,7 @@ pub async fn run(args: Args) -> super::Result {
         lease_namespace,
         lease,
         webhook_configuration,
+        tls_secret,
     };
     let found = async {
         let own = rules.is_some();
@@ -227,6 +233,7 @@ struct Settings {
     lease_namespace: String,
     lease: String,
     webhook_configuration: String,
+    tls_secret: String,
 }
 
 type LookResult = Result<Findings, Box<dyn std::error::Error + Send + Sync>>;
@@ -239,6 +246,7 @@ async fn look(client: &Client, rules: &Rules, own: bool, settings: &Settings) ->
     kinds_and_leases(rules, own, &comparison, &mut findings)?;
     access::check(client, rules, &comparison, settings, &mut findings).await;
     webhooks::check(client, rules, &cluster, settings, &mut findings).await;
+    certificates::check(client, settings, &mut findings).await;
     let sample = objects::check(client, rules, &served, &mut findings).await;
     reach::check(client, rules, sample, &mut findings).await;
     access::leader(client, settings, &mut findings).await;

@@ -43,6 +43,10 @@ impl Source<'_> {
             has_companion,
             metrics,
         } = self;
+        let options = args.tls();
+        if let Some(clients) = &options.clients {
+            clients.check()?;
+        }
         let trust = Trust::default();
         let connect = async || {
             client.client().await.map_err(|source| ServeError::Client {
@@ -52,7 +56,7 @@ impl Source<'_> {
         };
         let certificate = if args.tls_source == TlsSource::Own {
             let own = args.own(namespace, configuration)?;
-            let (keeper, certificate) = Keeper::new(connect().await?, own, args.tls(), trust.clone(), metrics.clone())?;
+            let (keeper, certificate) = Keeper::new(connect().await?, own, options, trust.clone(), metrics.clone())?;
             let stop = stop.clone();
             tasks.spawn(async move {
                 keeper.run(stop).await;
@@ -61,7 +65,7 @@ impl Source<'_> {
             certificate
         } else {
             let files = args.files()?;
-            let certificate = files.load(args.tls()).await?;
+            let certificate = files.load(options).await?;
             let watched = certificate.clone();
             let stopped = stop.clone().cancelled_owned();
             tasks.spawn(async move {

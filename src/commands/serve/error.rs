@@ -40,6 +40,9 @@ pub enum ServeError {
     /// It cannot be served.
     #[error("--tls-source (PAUSEGEN_TLS_SOURCE)")]
     Own(#[from] tls::own::OwnError),
+    /// The CA of the clients cannot be used.
+    #[error("--client-ca (PAUSEGEN_CLIENT_CA)")]
+    Clients(#[from] tls::ClientError),
     /// The address is not free.
     #[error("{setting} {address}: cannot listen there")]
     Listen {

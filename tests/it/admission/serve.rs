@@ -77,18 +77,24 @@ pub(crate) fn over_tls(
     Ok(answer)
 }
 
-/// A folder with a certificate in files.
+/// A folder with a certificate in files, as a kubelet mounts a Secret: each file is a symlink through `..data`, which is
+/// swapped.
 pub(crate) struct Folder {
     folder: tempfile::TempDir,
+    written: std::cell::Cell<u32>,
 }
 
 impl Folder {
     pub(crate) fn new() -> (Self, Generated) {
         let this = Self {
             folder: tempfile::tempdir().unwrap(),
+            written: std::cell::Cell::new(0),
         };
         let made = tls::generate(&["127.0.0.1"]).unwrap();
         this.write(&made.cert_pem, &made.key_pem);
+        for name in ["tls.crt", "tls.key"] {
+            std::os::unix::fs::symlink(format!("..data/{name}"), this.path(name)).unwrap();
+        }
         (this, made)
     }
 
@@ -97,8 +103,17 @@ impl Folder {
     }
 
     fn write(&self, certificate: &str, key: &str) {
-        std::fs::write(self.path("tls.crt"), certificate).unwrap();
-        std::fs::write(self.path("tls.key"), key).unwrap();
+        let version = self.written.get();
+        self.written.set(version + 1);
+        let here = self.path(&format!("..{version}"));
+        std::fs::create_dir(&here).unwrap();
+        std::fs::write(here.join("tls.crt"), certificate).unwrap();
+        std::fs::write(here.join("tls.key"), key).unwrap();
+        std::os::unix::fs::symlink(&here, self.path("..new")).unwrap();
+        std::fs::rename(self.path("..new"), self.path("..data")).unwrap();
+        if let Some(before) = version.checked_sub(1) {
+            std::fs::remove_dir_all(self.path(&format!("..{before}"))).unwrap();
+        }
     }
 }
 
@@ -203,7 +218,7 @@ async fn a_new_certificate_is_served_without_a_restart() {
             .unwrap()
     };
     assert!(trusts(&old).await);
-    // Half of it is there: what was served still is.
+    // The key of another one: what was served still is.
     let new = tls::generate(&["127.0.0.1"]).unwrap();
     folder.write(&new.cert_pem, &old.key_pem);
     for _ in 0..20 {
@@ -227,6 +242,14 @@ fn settings_that_cannot_be_used_are_named() {
     let (folder, _made) = Folder::new();
     let (certificate, key) = (folder.path("tls.crt"), folder.path("tls.key"));
     let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    let kubeconfig = folder.path("kubeconfig");
+    let nowhere = serde_json::json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "nowhere",
+        "clusters": [{ "name": "nowhere", "cluster": { "server": "http://127.0.0.1:1" } }],
+        "contexts": [{ "name": "nowhere", "context": { "cluster": "nowhere", "user": "" } }],
+    });
+    std::fs::write(&kubeconfig, nowhere.to_string()).unwrap();
+    let nowhere = [("PAUSEGEN_KUBECONFIG", kubeconfig.to_str().unwrap())];
     let user = ["--companion-user", "companion"];
     let tls = ["--tls-cert", certificate, "--tls-key", key];
     type Case<'a> = (Vec<&'a str>, &'a [(&'a str, &'a str)], &'a str);
@@ -250,6 +273,26 @@ fn settings_that_cannot_be_used_are_named() {
             "no CERTIFICATE block",
         ),
         ([&user[..], &tls[..], &["--bind", "nowhere"]].concat(), &[], "--bind"),
+        (
+            [&user[..], &tls[..], &["--client-ca", key]].concat(),
+            &[],
+            "--client-ca (PAUSEGEN_CLIENT_CA)",
+        ),
+        (
+            [&user[..], &tls[..], &["--client-name", "api"]].concat(),
+            &[],
+            "--client-ca",
+        ),
+        (
+            [&user[..], &tls[..]].concat(),
+            &[("PAUSEGEN_MAX_MIB_IN_FLIGHT", "1")],
+            "--max-mib-in-flight",
+        ),
+        (
+            [&user[..], &tls[..], &["--history", "/none/history"]].concat(),
+            &nowhere,
+            "--history (PAUSEGEN_HISTORY)",
+        ),
         (
             [&user[..], &tls[..], &["--rules", "/none.yaml"]].concat(),
             &[],
@@ -281,5 +324,43 @@ fn settings_that_cannot_be_used_are_named() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success(), "{args:?} {env:?}");
         assert!(stderr.contains(named), "{args:?} {env:?}: `{named}` is not in {stderr}");
+    }
+}
+
+/// Each flag is in the table, with its environment variable and its default, and nothing else is.
+#[test]
+fn the_table_of_settings_is_that_of_the_flags() {
+    let text = include_str!("../../../docs/operations.md");
+    let table = text.split("\n## Settings\n").nth(1).unwrap();
+    let table = table.split("\n## ").next().unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| `--"))
+        .map(|line| line.trim_matches('|').split(" | ").collect())
+        .collect();
+    let mut cli = <pausegen::commands::Cli as clap::CommandFactory>::command();
+    cli.build();
+    let serve = cli.find_subcommand("serve").unwrap();
+    let mut flags = Vec::new();
+    for argument in serve.get_arguments() {
+        let Some(long) = argument.get_long().filter(|long| *long != "help") else {
+            continue;
+        };
+        flags.push(long.to_owned());
+        let names = |cell: &str| cell.contains(&format!("`--{long} ")) || cell.contains(&format!("`--{long}`"));
+        let row = rows
+            .iter()
+            .find(|row| names(row[0]))
+            .unwrap_or_else(|| panic!("--{long} is not there"));
+        let variable = argument.get_env().unwrap().to_str().unwrap();
+        assert!(row[1].contains(&format!("`{variable}`")), "--{long}: {row:?}");
+        if let [default] = argument.get_default_values() {
+            let default = default.to_str().unwrap();
+            assert_eq!(row[2], format!("`{default}`"), "--{long}");
+        }
+    }
+    let named = rows.iter().flat_map(|row| row[0].split(['`', ' ']));
+    for flag in named.filter_map(|word| word.strip_prefix("--")) {
+        assert!(flags.iter().any(|known| known == flag), "--{flag} is no flag");
     }
 }

@@ -230,8 +230,111 @@ fn its_own_rights_are_those_that_the_program_generates() {
 }
 
 #[test]
+fn cert_manager_cares_for_what_is_mounted_and_what_is_called() {
+    let objects = template(&["--set", "certificates.source=cert-manager,fullnameOverride=stamps"]).unwrap();
+    let certificates = objects.iter().filter(|object| object["kind"] == "Certificate");
+    let (ca, serving): (Vec<&Value>, Vec<&Value>) = certificates.partition(|object| object["spec"]["isCA"] == true);
+    let ([ca], [serving]) = (&ca[..], &serving[..]) else {
+        panic!("{ca:?} {serving:?}")
+    };
+    let inject = format!("{}/{}", super::NAMESPACE, serving["metadata"]["name"].as_str().unwrap());
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        let configuration = one(&objects, kind);
+        assert_eq!(
+            configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"],
+            json!(inject)
+        );
+        for webhook in configuration["webhooks"].as_array().unwrap() {
+            let service = &webhook["clientConfig"]["service"];
+            let host = format!(
+                "{}.{}.svc",
+                service["name"].as_str().unwrap(),
+                service["namespace"].as_str().unwrap()
+            );
+            assert_eq!(serving["spec"]["dnsNames"], json!([host]));
+            assert!(webhook["clientConfig"].get("caBundle").is_none(), "{webhook}");
+        }
+    }
+    let pod = &one(&objects, "Deployment")["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["volumes"],
+        json!([{ "name": "tls", "secret": { "secretName": serving["spec"]["secretName"] } }])
+    );
+    let args = pod["containers"][0]["args"].as_array().unwrap();
+    for arg in ["--tls-source=cert-manager", "--tls-cert=/etc/pausegen/tls/tls.crt"] {
+        assert!(args.contains(&json!(arg)), "{args:?}");
+    }
+    let named = &serving["spec"]["issuerRef"]["name"];
+    let mut issuers = objects.iter().filter(|object| object["kind"] == "Issuer");
+    let issuer = issuers.find(|issuer| issuer["metadata"]["name"] == *named).unwrap();
+    assert_eq!(issuer["spec"]["ca"]["secretName"], ca["spec"]["secretName"]);
+
+    let given = "certificates.issuerRef.name=ours,certificates.issuerRef.kind=ClusterIssuer";
+    let objects = template(&["--set", "certificates.source=cert-manager", "--set", given]).unwrap();
+    assert_eq!(
+        one(&objects, "Certificate")["spec"]["issuerRef"],
+        json!({ "name": "ours", "kind": "ClusterIssuer" })
+    );
+    for source in ["source=self", "source=files,certificates.secretName=mine"] {
+        let objects = template(&["--set", &format!("certificates.{source}")]).unwrap();
+        let mut rest = objects.iter();
+        assert!(
+            !rest.any(|object| object.to_string().contains("cert-manager")),
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn manifests_for_another_place_fit_together() {
+    let deploy = ["manifests", "deploy", "rbac", "webhooks"];
+    let image = ["--image", "registry.example.com/pausegen:1"];
+    let place = ["--service", "ops/pausegen", "--service-account", "ops/pausegen"];
+    let run = |args: &[&[&str]]| pausegen(&[&deploy[..], &args.concat()].concat());
+    let text = run(&[
+        &image,
+        &place,
+        &["--service-port", "8443", "--failure-policy", "Ignore"],
+    ])
+    .unwrap();
+    assert!(!text.contains(super::NAMESPACE), "{text}");
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let called = &one(&objects, "MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["service"];
+    let service = one(&objects, "Service");
+    assert_eq!(service["spec"]["ports"][0]["port"], 8443);
+    assert_eq!(
+        json!([called["port"], called["name"], called["namespace"]]),
+        json!([8443, service["metadata"]["name"], service["metadata"]["namespace"]])
+    );
+    let container = &one(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["image"], "registry.example.com/pausegen:1");
+    let args = container["args"].as_array().unwrap();
+    for arg in [
+        "--flip-failure-policy=Ignore",
+        "--tls-name=pausegen.ops.svc",
+        "--companion-user=system:serviceaccount:ops:pausegen",
+    ] {
+        assert!(args.contains(&json!(arg)), "{args:?}");
+    }
+    let cases: [(&[&str], &str); 4] = [
+        (&[], "--image is missing"),
+        (&["--namespace", "ops"], "--namespace ops is not that of --service"),
+        (&["--service", "ops/other"], "use the Helm chart for other names"),
+        (
+            &["--installed-kind", "clusters.cluster.x-k8s.io"],
+            "no rule has a pattern for that group",
+        ),
+    ];
+    for (args, expected) in cases {
+        let image = if args.is_empty() { &[][..] } else { &image };
+        let said = run(&[image, args]).unwrap_err();
+        assert!(said.contains(expected), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn wrong_values_are_refused_and_named() {
-    let cases: [(&str, &str); 13] = [
+    let cases: [(&str, &str); 15] = [
         ("replica=3", "additional properties 'replica' not allowed"),
         ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
         (
@@ -244,6 +347,14 @@ fn wrong_values_are_refused_and_named() {
         ),
         ("certificates.source=letsencrypt", "at '/certificates/source'"),
         ("certificates.source=files", "name the Secret with tls.crt and tls.key"),
+        (
+            "certificates.clientCA.names={kube-apiserver}",
+            "certificates.clientCA.configMapName is empty",
+        ),
+        (
+            "topologySpreadConstraints[0].labelSelector.a=b",
+            "additional properties 'labelSelector' not allowed",
+        ),
         (
             "policies.hasty=sometimes",
             "at '/policies/hasty': value must be one of 'off', 'warn', 'deny'",
