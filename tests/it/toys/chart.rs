@@ -327,6 +327,16 @@ fn alerts_know_the_metrics(served: &str) {
             }
         }
     }
+    // Each alert is explained, and nothing else is.
+    let rendered = chart::one(&objects, "PrometheusRule")["spec"]["groups"][0]["rules"].clone();
+    let rendered = rendered.as_array().unwrap().iter();
+    let rendered: BTreeSet<&str> = rendered.map(|rule| rule["alert"].as_str().unwrap()).collect();
+    let operations = include_str!("../../../docs/operations.md");
+    let explained = operations
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `Pausegen")?.split('`').next());
+    let explained: BTreeSet<String> = explained.map(|name| format!("Pausegen{name}")).collect();
+    assert_eq!(rendered, explained.iter().map(String::as_str).collect());
     assert!(asked.len() > 15, "{asked:?}");
     let unknown: Vec<&&str> = asked.difference(&served).collect();
     assert!(unknown.is_empty(), "{unknown:?} are not in {served:?}");
@@ -531,6 +541,109 @@ async fn it_works_as_helm_installs_it() {
         );
     }
     assert_eq!(certificate().await, served);
+
+    let frigate = create(&FLEET, "frigate").await;
+    Box::pin(own_certificate(&sandbox, &client, &values, &frigate)).await;
+}
+
+/// One of the scripts of `certs/`, as somebody calls it whose kubectl is for this cluster. What it says.
+async fn script(sandbox: &Sandbox, name: &str, args: &[&str]) -> String {
+    let kubectl = sandbox.binaries().kubectl.parent().unwrap();
+    let path = format!("{}:{}", kubectl.display(), std::env::var("PATH").unwrap());
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/certs");
+    let mut command = tokio::process::Command::new(Path::new(folder).join(name));
+    command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+    let output = command.env("PATH", path).env("KUBECONFIG", sandbox.kubeconfig());
+    let output = output.output().await.unwrap();
+    assert!(output.status.success(), "{name}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A certificate of one's own, as `certs/README.md` says: nobody is ready before its CA is published, and flips are refused.
+async fn own_certificate(sandbox: &Sandbox, client: &Client, values: &[&str], fleet: &Object) {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let has_openssl = Command::new("openssl").arg("version").output().is_ok();
+    if has_openssl {
+        script(sandbox, "make.sh", &[NAMESPACE, "pausegen", &made("")]).await;
+    } else {
+        eprintln!("certs/make.sh and certs/show.sh are passed over: there is no openssl here");
+        let pair = pausegen::tls::generate(&["pausegen.pausegen-system.svc"]).unwrap();
+        for (name, pem) in [
+            ("tls.crt", pair.cert_pem),
+            ("tls.key", pair.key_pem),
+            ("ca.crt", pair.ca_pem),
+        ] {
+            std::fs::write(made(name), pem).unwrap();
+        }
+    }
+    let (certificate, key) = (
+        format!("--cert={}", made("tls.crt")),
+        format!("--key={}", made("tls.key")),
+    );
+    let args = [
+        "-n",
+        NAMESPACE,
+        "create",
+        "secret",
+        "tls",
+        "pausegen-serving",
+        &certificate,
+        &key,
+    ];
+    sandbox.kubectl_ok(&args).await.unwrap();
+    let source = "certificates.source=files,certificates.secretName=pausegen-serving";
+    helm(sandbox, &[&["install"], values, &["--set", source]].concat())
+        .await
+        .unwrap();
+    at_home(client).await;
+    let mut pod = Pod::start(sandbox, client).await;
+    eventually("it says why it is not ready", async || {
+        let answer = pod.get("/readyz")?;
+        let why = "does not trust our certificate for flip.pausegen.io: its caBundle is empty";
+        (answer.starts_with("HTTP/1.1 503") && answer.contains(why)).then_some(())
+    })
+    .await;
+    let flip = Patch::Merge(paused(true));
+    let refused = fleet.api.patch("frigate", &PatchParams::default(), &flip).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("failed calling webhook \"flip.pausegen.io\""),
+        "{refused}"
+    );
+
+    script(sandbox, "publish.sh", &[&made("ca.crt")]).await;
+    pod.ready(sandbox).await;
+    let flipped = eventually("the API server has heard of the CA", async || {
+        let flipped = fleet.api.patch("frigate", &PatchParams::default(), &flip).await;
+        flipped.ok()
+    })
+    .await;
+    assert_eq!(
+        (generation(&flipped), annotation(&flipped, keys::ACKNOWLEDGED)),
+        (1, Some(keys::PENDING))
+    );
+
+    // Another CA comes beside it, once.
+    let other = pausegen::tls::generate(&["127.0.0.1"]).unwrap();
+    std::fs::write(made("other.crt"), other.ca_pem).unwrap();
+    for _ in 0..2 {
+        script(sandbox, "publish.sh", &[&made("other.crt")]).await;
+    }
+    let bundles = ca_bundles(client).await;
+    let bundle = String::from_utf8(bundles.first().unwrap().clone()).unwrap();
+    assert_eq!(
+        (bundles.len(), bundle.matches("BEGIN CERTIFICATE").count()),
+        (1, 2),
+        "{bundle}"
+    );
+    if has_openssl {
+        let shown = script(sandbox, "show.sh", &[NAMESPACE, "pausegen-serving"]).await;
+        assert_eq!(shown.matches("tls.crt: OK").count(), 3, "{shown}");
+        assert!(shown.contains("DNS:pausegen.pausegen-system.svc"), "{shown}");
+        assert!(shown.contains("== caBundle of validate.pausegen.io"), "{shown}");
+    }
+    pod.terminate().await;
 }
 
 /// What is granted and may not be used here, and why it is needed.

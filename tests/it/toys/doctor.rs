@@ -1,8 +1,15 @@
 //! `pausegen doctor`: each thing that it looks for, broken in turn.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use pausegen::tls;
+use pausegen::tls::material::{Lifetimes, Material};
 use serde_json::{Value, json};
 
 use super::{Stage, Toy, paused};
@@ -117,6 +124,7 @@ async fn it_finds_what_is_wrong_and_nothing_else() {
             "validatingwebhookconfiguration zz-pausegen is what the rules need",
         ),
         ("order", "no other mutating webhook"),
+        ("certificates", "caBundle has a CA that is valid until"),
         (
             "reachability",
             "a dry run of a flip of Ship.sea.example.org default/nina was stamped",
@@ -127,6 +135,8 @@ async fn it_finds_what_is_wrong_and_nothing_else() {
         well.assert_has(check, "ok", message);
     }
     assert_eq!(super::generation(&ship.get().await), 0, "nothing is stored");
+
+    certificates(&stage).await;
 
     // What the rules say of the cluster.
     let found = doctor(&stage, OTHER, &[]).await;
@@ -257,4 +267,95 @@ async fn it_finds_what_is_wrong_and_nothing_else() {
     .await;
     found.assert_has("leader", "problem", "there is no Lease pausegen-system/pausegen");
     assert_eq!(found.code, 2);
+}
+
+/// A serving certificate that is trusted, one of another CA, one that nobody has renewed, one that has expired; then a CA.
+async fn certificates(stage: &Stage) {
+    let name = ["127.0.0.1".to_owned()];
+    let found = doctor(stage, RULES, &[]).await;
+    found.assert_has(
+        "certificates",
+        "note",
+        "there is no Secret pausegen-system/pausegen-tls",
+    );
+    let secrets: Api<Secret> = Api::namespaced(stage.client.clone(), "pausegen-system");
+    let holds = async |certificate: String, key: String| {
+        let secret: Secret = serde_json::from_value(json!({
+            "metadata": { "name": "serving" }, "type": "kubernetes.io/tls",
+            "stringData": { "tls.crt": certificate, "tls.key": key },
+        }))
+        .unwrap();
+        drop(secrets.delete("serving", &DeleteParams::default()).await);
+        secrets.create(&PostParams::default(), &secret).await.unwrap();
+        doctor(stage, RULES, &["--tls-secret", "serving"]).await
+    };
+    let file = |name: &str| std::fs::read_to_string(stage.sandbox.folder().join(name)).unwrap();
+    let found = holds(file("pausegen.crt"), file("pausegen.key")).await;
+    assert_eq!(found.code, 0, "{:#?}", found.findings);
+    found.assert_has(
+        "certificates",
+        "ok",
+        "the certificate in the Secret pausegen-system/serving is trusted, and valid until",
+    );
+    let other = tls::generate(&["127.0.0.1"]).unwrap();
+    let found = holds(other.cert_pem, other.key_pem).await;
+    assert_eq!(found.code, 2);
+    found.assert_has(
+        "certificates",
+        "problem",
+        "the API server does not trust our certificate for flip.pausegen.io",
+    );
+
+    // Made some days ago, for a life of ten, by a CA that is published.
+    let day = Duration::from_secs(86_400);
+    let lifetimes = Lifetimes {
+        ca: 20 * day,
+        serving: 10 * day,
+    };
+    let ago = |days: u32| Material::new(&name, &lifetimes, Timestamp::now() - days * day).unwrap();
+    let published = async |material: &Material| {
+        let before = stage.publish(material.ca.certificate.as_bytes()).await;
+        let serving = material.serving.clone();
+        let found = holds(serving.certificate, serving.key).await;
+        stage.publish(&before).await;
+        found
+    };
+    let found = published(&ago(9)).await;
+    found.assert_has("certificates", "warning", "the last CA in caBundle expires at");
+    found.assert_has("certificates", "warning", "should have been replaced by now");
+    let found = published(&ago(11)).await;
+    found.assert_has(
+        "certificates",
+        "problem",
+        "the certificate in the Secret pausegen-system/serving has expired at",
+    );
+    let found = published(&ago(21)).await;
+    found.assert_has(
+        "certificates",
+        "problem",
+        "flip.pausegen.io: every CA in caBundle has expired",
+    );
+    assert_eq!(found.code, 2);
+}
+
+impl Stage {
+    /// Publishes a CA. Returns what was published before.
+    async fn publish(&self, pem: &[u8]) -> Vec<u8> {
+        let mutating: Api<MutatingWebhookConfiguration> = Api::all(self.client.clone());
+        let validating: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        let mut ours = mutating.get("zz-pausegen").await.unwrap();
+        let mut others = validating.get("zz-pausegen").await.unwrap();
+        let mut before = Vec::new();
+        for webhook in ours.webhooks.iter_mut().flatten() {
+            let bundle = webhook.client_config.ca_bundle.replace(ByteString(pem.to_vec()));
+            before = bundle.unwrap().0;
+        }
+        for webhook in others.webhooks.iter_mut().flatten() {
+            webhook.client_config.ca_bundle = Some(ByteString(pem.to_vec()));
+        }
+        let post = PostParams::default();
+        mutating.replace("zz-pausegen", &post, &ours).await.unwrap();
+        validating.replace("zz-pausegen", &post, &others).await.unwrap();
+        before
+    }
 }

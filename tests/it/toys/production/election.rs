@@ -16,8 +16,9 @@ async fn another_one_leads_and_never_two() {
     let rig = Rig::start().await;
     // The webhook is a process of its own, which nobody freezes.
     let _webhook = rig.replica("webhook", &["--no-companion"]).await;
-    let a = rig.replica("a", &["--no-admission"]).await;
-    let b = rig.replica("b", &["--no-admission"]).await;
+    // Their clocks are a quarter of an hour apart, and more from the API server's than a Lease lasts.
+    let a = rig.replica_at("a", &["--no-admission"], "7m").await;
+    let b = rig.replica_at("b", &["--no-admission"], "-8m").await;
     eventually("one leads", async || (leaders(&[&a, &b]).len() == 1).then_some(())).await;
     let (leader, standby) = roles(a, b);
     let boat = rig.boat("boat").await;

@@ -6,7 +6,7 @@ use pausegen::protocol::keys;
 use rustix::process::Signal;
 
 use super::super::{annotation, paused};
-use super::rig::{Load, Rig, leaders, roles};
+use super::rig::{Load, RULES, Replica, Rig, leaders, roles};
 use crate::admission::serve::over_tls;
 use crate::support::eventually;
 
@@ -20,8 +20,10 @@ async fn serves(address: SocketAddr, ca: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_flip_is_refused() {
     let rig = Rig::start().await;
-    let mut a = rig.replica("a", &[]).await;
-    let mut b = rig.replica("b", &[]).await;
+    // Both find nothing, and one of them makes the certificates.
+    let (mut a, mut b) = tokio::join!(rig.replica("a", &[]), rig.replica("b", &[]));
+    let made = |replica: &Replica| replica.log().contains("a CA and a serving certificate are made");
+    assert!(made(&a) != made(&b), "{}{}", a.log(), b.log());
     let (old_ca, old_certificate) = (rig.held("ca.crt").await, rig.held("tls.crt").await);
     assert!(
         serves(a.webhook, &old_ca).await && serves(b.webhook, &old_ca).await,
@@ -40,7 +42,18 @@ async fn no_flip_is_refused() {
     .await;
     assert_eq!(rig.held("ca.crt").await, old_ca, "by the same CA");
 
+    // Other rules, in both of them.
+    rig.write_rules(&RULES.replace("stalenessBound: 2s", "stalenessBound: 3s"));
+    for replica in [&a, &b] {
+        eventually("it takes the rules", async || {
+            let taken = replica.metric("pausegen_rules_reloads_total{outcome=\"taken\"}");
+            (taken == Some(1.0)).then_some(())
+        })
+        .await;
+    }
+
     // One after the other is replaced, the one that leads first.
+    eventually("one leads", async || (leaders(&[&a, &b]).len() == 1).then_some(())).await;
     if b.leads() {
         std::mem::swap(&mut a, &mut b);
     }

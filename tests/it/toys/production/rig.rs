@@ -229,6 +229,11 @@ impl Rig {
 
     /// Starts a replica behind the address, and waits until it is ready.
     pub(super) async fn replica(&self, name: &str, args: &[&str]) -> Replica {
+        self.replica_at(name, args, "0s").await
+    }
+
+    /// As [`Rig::replica`], with a wall clock that is off.
+    pub(super) async fn replica_at(&self, name: &str, args: &[&str], clock: &str) -> Replica {
         let (webhook, metrics) = (free(), free());
         let log = self.sandbox.folder().join(format!("{name}.log"));
         let mut command = Command::new(support::EXE);
@@ -247,7 +252,8 @@ impl Rig {
         ]);
         command
             .env("PAUSEGEN_TLS_CA_LIFETIME", CA_LIFETIME)
-            .env("PAUSEGEN_TLS_LIFETIME", LIFETIME);
+            .env("PAUSEGEN_TLS_LIFETIME", LIFETIME)
+            .env("PAUSEGEN_TEST_CLOCK_OFFSET", clock);
         command.args(args).stderr(std::fs::File::create(&log).unwrap());
         let mut replica = Replica {
             child: command.spawn().unwrap(),
@@ -269,6 +275,11 @@ impl Rig {
         })
         .await;
         replica
+    }
+
+    /// Overwrites the rules file.
+    pub(super) fn write_rules(&self, text: &str) {
+        std::fs::write(&self.rules, text).unwrap();
     }
 
     pub(super) async fn secret(&self) -> Secret {
