@@ -202,7 +202,7 @@ async fn a_frozen_manager_does_nothing_and_its_webhooks_still_answer() {
     };
     assert_eq!(paused().await, BTreeSet::new());
     for kind in ManagerKind::ALL {
-        capi.manager(kind).thaw().unwrap();
+        capi.thaw(kind).await.unwrap();
     }
     support::eventually("all managers say paused", async || {
         (paused().await.len() == 4).then_some(())

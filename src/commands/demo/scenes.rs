@@ -107,7 +107,7 @@ pub(super) fn leave_running(narration: &Narration, stage: &Stage) {
     ));
     narration.show("Freeze a manager with kill -STOP, let it go on with kill -CONT:");
     for kind in ManagerKind::ALL {
-        if let Ok(manager) = stage.manager(kind) {
+        if let Ok(manager) = stage.capi().map(|capi| capi.manager(kind)) {
             narration.show(&format!("{:>8}  {}", manager.id(), kind.name()));
         }
     }
@@ -190,8 +190,7 @@ pub(super) async fn frozen(narration: &mut Narration, stage: &Stage) -> Result<(
         "The infrastructure manager gets a SIGSTOP: it is there, holds its Lease and its connections, and does \
          nothing. A resume that it has not seen must not be acknowledged.",
     );
-    let manager = stage.manager(ManagerKind::Dev)?;
-    manager.freeze()?;
+    stage.capi()?.manager(ManagerKind::Dev).freeze()?;
     let patch = r#"{"spec":{"paused":false}}"#;
     let written = stage
         .write(
@@ -222,10 +221,10 @@ pub(super) async fn frozen(narration: &mut Narration, stage: &Stage) -> Result<(
 
     narration.pause();
     narration.say("Let it go on (SIGCONT):");
-    manager.thaw()?;
-    let (by_word, by_condition) = tokio::try_join!(
+    let (by_word, by_condition, ()) = tokio::try_join!(
         stage.wait(RUNNING, PATIENCE),
         stage.wait("condition=PauseAcknowledged=False", PATIENCE),
+        stage.thaw(ManagerKind::Dev),
     )?;
     acknowledged(narration, stage, false, "the jsonpath wait", &by_word).await?;
     acknowledged(narration, stage, false, "the condition wait", &by_condition).await?;
@@ -259,8 +258,7 @@ pub(super) async fn fooled(narration: &mut Narration, stage: &Stage) -> Result<(
         "Now the core manager is frozen. The annotation goes and comes back: whoever set it this time wants to know \
          that *this* pause has been seen.",
     );
-    let manager = stage.manager(ManagerKind::Core)?;
-    manager.freeze()?;
+    stage.capi()?.manager(ManagerKind::Core).freeze()?;
     stage
         .write(narration, &["annotate", CLUSTER, "-n", NAMESPACE, &off])
         .await?;
@@ -296,8 +294,7 @@ pub(super) async fn fooled(narration: &mut Narration, stage: &Stage) -> Result<(
         "Let it go on. The bit cannot tell this pause from the last one, so time has to: a whole staleness bound in \
          which the manager was seen to renew its Lease.",
     );
-    manager.thaw()?;
-    let met = stage.wait(PAUSED_SELF, PATIENCE).await?;
+    let (met, ()) = tokio::try_join!(stage.wait(PAUSED_SELF, PATIENCE), stage.thaw(ManagerKind::Core))?;
     let answers = met.answers(stage).await?.unwrap_or_default();
     narration.claim(met.object.is_some(), &format!("acknowledged after {}", seconds(&met)));
     narration.claim(

@@ -11,7 +11,7 @@ use super::narration::Narration;
 use crate::protocol::keys;
 use crate::sandbox::answers::Answers;
 use crate::sandbox::product::Product;
-use crate::sandbox::{Error, Manager, ManagerKind, Sandbox};
+use crate::sandbox::{Capi, Error, ManagerKind, Sandbox};
 
 /// The namespace of the Cluster.
 pub(super) const NAMESPACE: &str = "default";
@@ -54,9 +54,14 @@ impl Met {
 }
 
 impl Stage {
-    /// One of Cluster API's managers.
-    pub(super) fn manager(&self, kind: ManagerKind) -> Result<&Manager, Error> {
-        Ok(self.sandbox.capi().ok_or(Error::NoCapi)?.manager(kind))
+    /// Cluster API's managers.
+    pub(super) fn capi(&self) -> Result<&Capi, Error> {
+        self.sandbox.capi().ok_or(Error::NoCapi)
+    }
+
+    /// Lets a frozen manager go on.
+    pub(super) async fn thaw(&self, kind: ManagerKind) -> Result<(), Error> {
+        Ok(self.capi()?.thaw(kind).await?)
     }
 
     /// Shows a kubectl command and runs it. Its warnings are shown.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::{Api, Client};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -285,14 +285,20 @@ impl Launch {
 
 /// Who holds the Lease of a manager, if it is there.
 async fn holder(kind: ManagerKind, client: &Client) -> Result<Option<String>, Error> {
+    Ok(lease(kind, client)
+        .await?
+        .and_then(|lease| lease.holder_identity)
+        .filter(|holder| !holder.is_empty()))
+}
+
+/// The Lease of a manager, if it is there.
+pub(super) async fn lease(kind: ManagerKind, client: &Client) -> Result<Option<LeaseSpec>, Error> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), kind.namespace());
     let lease = leases
         .get_opt(kind.lease())
         .await
         .map_err(Error::api(format!("read the Lease {}", kind.lease())))?;
-    Ok(lease
-        .and_then(|lease| lease.spec?.holder_identity)
-        .filter(|holder| !holder.is_empty()))
+    Ok(lease.and_then(|lease| lease.spec))
 }
 
 /// Whether a manager says that its webhooks serve.

@@ -20,8 +20,12 @@ pub use manager::{Manager, ManagerKind};
 
 use super::binaries::CapiBinaries;
 use super::control_plane::ControlPlane;
+use super::wait::until;
 use super::{Error, Process};
 use manager::Launch;
+
+/// How long a manager that goes on may take to renew its Lease, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Cluster API, running.
 #[derive(Debug)]
@@ -89,6 +93,35 @@ impl Capi {
     /// It ends or is not ready in time.
     pub async fn start_second(&self, kind: ManagerKind) -> Result<Process, Error> {
         self.launch.second(kind).await
+    }
+
+    /// Lets a frozen manager go on, and returns when its Lease is renewed again. One that was frozen in the middle of a
+    /// renewal has lost the Lease by its own reckoning, and ends: that one is started anew, as a kubelet would.
+    ///
+    /// # Errors
+    ///
+    /// It neither goes on nor ends, or cannot be started.
+    pub async fn thaw(&self, kind: ManagerKind) -> Result<(), Error> {
+        let client = self.launch.sandbox.client().await?;
+        let manager = self.manager(kind);
+        let before = manager::lease(kind, &client).await?;
+        manager.thaw()?;
+        let goes_on = until(PATIENCE, async || {
+            if !manager.is_running() {
+                return Ok::<_, Error>(Ok(false));
+            }
+            let renewed = manager::lease(kind, &client).await? != before;
+            Ok(if renewed { Ok(true) } else { Err(()) })
+        });
+        match goes_on.await? {
+            Ok(true) => Ok(()),
+            Ok(false) => self.restart(kind).await,
+            Err(()) => Err(Error::NotReady {
+                name: kind.name().to_owned(),
+                seconds: PATIENCE.as_secs(),
+                log: manager.log_tail(),
+            }),
+        }
     }
 
     /// Starts a manager that was killed. Returns when it holds the Lease, which takes the rest of the old Lease.

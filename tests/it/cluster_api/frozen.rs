@@ -58,7 +58,7 @@ async fn one_frozen(rig: &Rig, manager: ManagerKind, of_it: &'static str) {
         "no {of_it} is named: {message}"
     );
     named::exactly_who_lags(rig, !paused, of_it).await;
-    rig.manager(manager).thaw().unwrap();
+    rig.capi().thaw(manager).await.unwrap();
     rig.acknowledged(&flip).await;
 }
 
@@ -82,7 +82,7 @@ async fn annotations_while_frozen(rig: &Rig) {
         })
         .await;
     }
-    rig.manager(ManagerKind::Core).thaw().unwrap();
+    rig.capi().thaw(ManagerKind::Core).await.unwrap();
     join_all(flips.iter().map(|flip| rig.acknowledged(flip))).await;
     join_all(targets.iter().map(|target| rig.run(target))).await;
 }
@@ -113,7 +113,7 @@ async fn hasty_while_frozen(rig: &Rig) {
         "without that Cluster API's own condition says so there is nothing to be fooled by"
     );
 
-    rig.manager(ManagerKind::Core).thaw().unwrap();
+    rig.capi().thaw(ManagerKind::Core).await.unwrap();
     let (pause_echo, again_echo) = tokio::join!(rig.acknowledged(&pause), rig.acknowledged(&again));
     settled(&pause, &pause_echo);
     settled(&again, &again_echo);
@@ -150,7 +150,7 @@ async fn let_go_while_frozen(rig: &Rig) {
         } });
         rig.patch(&target, back).await;
     }
-    rig.manager(ManagerKind::Dev).thaw().unwrap();
+    rig.capi().thaw(ManagerKind::Dev).await.unwrap();
     tokio::join!(rig.acknowledged(&pause), rig.acknowledged(&own));
     rig.run(&machine).await;
     rig.run(&cluster).await;

@@ -103,7 +103,7 @@ async fn members_come_and_go(rig: &Rig) {
     let delete = DeleteParams::default();
     rig.api("Machine").delete(&deleted, &delete).await.unwrap();
     rig.not_acknowledged(&flip, IMPATIENCE).await;
-    rig.manager(ManagerKind::Dev).thaw().unwrap();
+    rig.capi().thaw(ManagerKind::Dev).await.unwrap();
     let echo = rig.acknowledged(&flip).await;
     let names = rig.names("Machine").await;
     assert!(
@@ -413,7 +413,7 @@ async fn moved(source: &Rig, target: &Rig, tool: &Clusterctl, before: &Before) {
         // What the source's controllers have seen is no answer here.
         target.not_acknowledged(&moved, IMPATIENCE).await;
     }
-    target.manager(ManagerKind::Core).thaw().unwrap();
+    target.capi().thaw(ManagerKind::Core).await.unwrap();
     arrived(target, before, cluster).await;
 }
 
