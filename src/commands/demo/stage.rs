@@ -61,7 +61,7 @@ impl Stage {
 
     /// Lets a frozen manager go on.
     pub(super) async fn thaw(&self, kind: ManagerKind) -> Result<(), Error> {
-        Ok(self.capi()?.thaw(kind).await?)
+        self.capi()?.thaw(kind).await
     }
 
     /// Shows a kubectl command and runs it. Its warnings are shown.
