@@ -138,6 +138,26 @@ impl Cache {
         entries.map(|entry| entry.ruled.clone()).collect()
     }
 
+    /// Whether an object inherits from another one than `flipped`. What that itself inherits from is no other.
+    pub(super) fn belongs_elsewhere(&self, object: &ObjectView, flipped: &ObjectView) -> bool {
+        let others = self.heads(object);
+        let mut uids = others.iter().map(|head| &head.object.metadata.uid);
+        let above = self.heads(flipped);
+        let is_own =
+            |uid: &String| *uid == flipped.metadata.uid || above.iter().any(|head| head.object.metadata.uid == *uid);
+        !uids.all(is_own)
+    }
+
+    /// Since when nothing has changed that says who has to answer for an object, as another read has shown it. `None`: the
+    /// watch has not shown that state yet.
+    pub(super) fn unchanged_since(&self, kind: &GroupKind, object: &ObjectView) -> Option<Moment> {
+        let entry = self.get(&Key::of(kind, object))?;
+        let (seen, read) = (&entry.ruled.object, object);
+        let is_shown = seen.metadata.uid == read.metadata.uid
+            && (seen.metadata.resource_version == read.metadata.resource_version || is_older(read, seen));
+        is_shown.then_some(entry.unchanged_since)
+    }
+
     /// All objects of a kind in a namespace; in all of them, if that is empty.
     pub(super) fn of_kind(&self, kind: &GroupKind, namespace: &str) -> Vec<Key> {
         self.keys(|entry| {
@@ -401,3 +421,6 @@ fn same_relations(needs: &Needs, a: &ObjectView, b: &ObjectView) -> bool {
         && a.metadata.owner_references == b.metadata.owner_references
         && needs.relations.iter().all(|path| value(a, path) == value(b, path))
 }
+
+#[cfg(test)]
+mod tests;

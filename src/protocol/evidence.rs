@@ -30,6 +30,9 @@ pub struct Surroundings<'a> {
     /// references, the key that says that it is managed elsewhere, what an attestor applies by. `None` where the watches
     /// have not shown this very state yet.
     pub unchanged_since: &'a (dyn Fn(&Ruled) -> Option<Moment> + Sync),
+    /// Whether an object that is no member inherits from another object, and so (assumption 6 of `docs/protocol.md`) never
+    /// was one.
+    pub belongs_elsewhere: &'a (dyn Fn(&Ruled) -> bool + Sync),
 }
 
 /// The webhook configuration as it stands: under `Fail`, and selecting the namespace in question. Where it does not stand
@@ -416,22 +419,21 @@ impl Tracker {
         } else {
             scope::members(&flipped.object, &flipped.rule, all, around.has_rule)
         };
-        // A list of nobody, because nobody was asked, is no list: keys that change could make everybody asked.
-        if !inherited.is_empty() {
-            self.note_list(members.iter().map(|ruled| ruled.object.metadata.uid.clone()));
+        let mut leavers = Vec::new();
+        // A list of nobody, because nobody was asked, is no list: it tells neither who is there nor who is gone.
+        if !inherited.is_empty() || mutant::on(Mutant::ForgetLeavers) {
+            self.left
+                .retain(|uid, _| all.iter().any(|ruled| ruled.object.metadata.uid == *uid));
         }
-        self.left
-            .retain(|uid, _| all.iter().any(|ruled| ruled.object.metadata.uid == *uid));
-        let leavers: Vec<&Ruled> = if inherited.is_empty() || mutant::on(Mutant::LeftAtOnce) {
-            Vec::new()
-        } else {
-            let is_in = |uid: &String| members.iter().any(|ruled| ruled.object.metadata.uid == *uid);
-            let known = |uid: &String| self.left.contains_key(uid) || self.members.contains_key(uid);
-            all.iter()
-                .filter(|ruled| ruled.object.metadata.uid != self.uid)
-                .filter(|ruled| known(&ruled.object.metadata.uid) && !is_in(&ruled.object.metadata.uid))
-                .collect()
-        };
+        if !inherited.is_empty() {
+            if !mutant::on(Mutant::LeftAtOnce) {
+                leavers = self.leavers(&members, all, around);
+            }
+            let asked = members
+                .iter()
+                .chain(leavers.iter().filter(|_| !mutant::on(Mutant::ReturnUnasked)));
+            self.note_list(asked.map(|ruled| ruled.object.metadata.uid.clone()));
+        }
         let pauses = inherited.iter().any(|input| intent.has(input));
         if (!pauses || mutant::on(Mutant::FirstListPause))
             && let Some(first) = &self.first_list
@@ -477,10 +479,11 @@ impl Tracker {
             );
         }
         for ruled in leavers {
-            let left = self.left.get(&ruled.object.metadata.uid).copied();
-            let since = left
-                .zip((around.unchanged_since)(ruled))
-                .map(|(left, since)| left.max(since));
+            let uid = &ruled.object.metadata.uid;
+            let left = self.left.get(uid).copied().unwrap_or_default();
+            let since = (around.unchanged_since)(ruled)
+                .filter(|_| !self.members.contains_key(uid))
+                .map(|since| since.max(left));
             self.ask(&question, ruled, &inherited, since, true, &mut tally);
         }
         if tally.evidence.is_none() && tally.laggards.is_empty() {
@@ -541,6 +544,20 @@ impl Tracker {
             excluded: tally.excluded.into_iter().collect(),
             objects: tally.objects,
         })
+    }
+
+    /// Those who are no members, and whose controllers may yet take them for such: they were members when this process last
+    /// saw them, or have left before it began, or without its notice.
+    fn leavers<'a>(&self, members: &[&Ruled], all: &'a [Ruled], around: &Surroundings<'_>) -> Vec<&'a Ruled> {
+        let members: BTreeSet<&str> = members.iter().map(|ruled| ruled.object.metadata.uid.as_str()).collect();
+        all.iter()
+            .filter(|ruled| {
+                let uid = &ruled.object.metadata.uid;
+                let is_known = self.left.contains_key(uid) || self.members.contains_key(uid);
+                let is_other = *uid != self.uid && ruled.rule.inherits && !members.contains(uid.as_str());
+                is_other && (is_known || !mutant::on(Mutant::KnownLeavers) && !(around.belongs_elsewhere)(ruled))
+            })
+            .collect()
     }
 
     /// Asks the attestors of one object. Since `since` nothing has changed that says who has to answer for it; `left`: it

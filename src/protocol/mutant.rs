@@ -30,6 +30,12 @@ pub enum Mutant {
     ObservedAhead,
     /// Whoever need not answer any more is left out at once.
     LeftAtOnce,
+    /// Only whom this process has seen as a member can have left.
+    KnownLeavers,
+    /// A look that lists nobody takes everybody who has left for gone.
+    ForgetLeavers,
+    /// Whoever was asked because it had left, and comes back, counts as new.
+    ReturnUnasked,
     /// An echo acknowledges the revision that was looked at, whatever happened to the webhook configuration.
     LookedGeneration,
     /// A condition may be raised whatever happened to the webhook configuration.

@@ -60,6 +60,7 @@ fn look(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool +
     let around = Surroundings {
         has_rule,
         unchanged_since: &|_| None,
+        belongs_elsewhere: &|_| true,
     };
     match tracker.look(&ground, flipped, all, &around) {
         Verdict::Wait(waiting) => survey(waiting, flipped, all),

@@ -398,6 +398,7 @@ fn around(unchanged_since: &(dyn Fn(&Ruled) -> Option<Moment> + Sync)) -> Surrou
     Surroundings {
         has_rule: &|_| true,
         unchanged_since,
+        belongs_elsewhere: &|_| false,
     }
 }
 
@@ -827,5 +828,35 @@ fn whoever_need_not_answer_any_more_has_to_know_that() {
             panic!("its manager has been alive for long enough")
         };
         assert_eq!((echo.objects, echo.excluded.len()), (1, excluded));
+    }
+}
+
+/// Its owner may have been this Cluster until just before the process began, or between two of its glances.
+#[test]
+fn an_orphan_that_nobody_has_seen_leave_may_have_left() {
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+    let mut orphan = machine("orphan", "");
+    Arc::make_mut(&mut orphan.object).metadata.labels.clear();
+    let look = |now, since| look_at_a_leaver(&mut tracker.clone(), (now, now), &cluster, &orphan, since);
+    for (now, since) in [(140, Some(135)), (300, None)] {
+        let Verdict::Wait(waiting) = look(now, since) else {
+            panic!("its controller may not know at {now}")
+        };
+        let lags: Vec<_> = waiting.laggards.iter().map(|l| (l.name.as_str(), l.lag)).collect();
+        assert_eq!(lags, [("orphan", Lag::Leaving)]);
+    }
+    for (now, since) in [(200, Some(135)), (140, Some(0))] {
+        assert!(
+            matches!(look(now, since), Verdict::Echo(echo) if echo.objects == 1),
+            "at {now}"
+        );
     }
 }

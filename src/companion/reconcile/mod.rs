@@ -203,12 +203,12 @@ impl Subject<'_> {
         state.members_at = now;
     }
 
-    /// As [`Surroundings::unchanged_since`]: only of the very state that the watch has shown.
     fn unchanged_since(&self, ruled: &Ruled) -> Option<Moment> {
-        let cache = lock(&self.world.cache);
-        let entry = cache.get(&Key::of(&ruled.rule.group_kind, &ruled.object))?;
-        let (seen, asked) = (&entry.ruled.object.metadata, &ruled.object.metadata);
-        (seen.uid == asked.uid && seen.resource_version == asked.resource_version).then_some(entry.unchanged_since)
+        lock(&self.world.cache).unchanged_since(&ruled.rule.group_kind, &ruled.object)
+    }
+
+    fn belongs_elsewhere(&self, ruled: &Ruled) -> bool {
+        lock(&self.world.cache).belongs_elsewhere(&ruled.object, &self.flipped.object)
     }
 
     fn has_rule(&self, served: &BTreeSet<GroupKind>, kind: &GroupKind) -> bool {
@@ -269,6 +269,7 @@ impl Subject<'_> {
             let around = Surroundings {
                 has_rule: &|kind| self.has_rule(&served, kind),
                 unchanged_since: &|ruled| self.unchanged_since(ruled),
+                belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
             };
             let verdict = state.tracker.look(&ground, &self.flipped, &all, &around);
             if let Verdict::Wait(waiting) = verdict {
@@ -304,6 +305,7 @@ impl Subject<'_> {
         let around = Surroundings {
             has_rule: &|kind| self.has_rule(&looked.listed, kind),
             unchanged_since: &|ruled| self.unchanged_since(ruled),
+            belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
         };
         let verdict = state.tracker.look(&ground, &looked.flipped, &looked.all, &around);
         match verdict {

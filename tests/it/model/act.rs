@@ -2,20 +2,50 @@
 
 use std::fmt;
 
-use super::controller::{Deed, Reconcile};
+use super::{
+    controller::{Deed, Reconcile},
+    object::Way,
+};
 
 /// What people (and controllers that copy annotations) do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Person {
-    Flip { slot: usize, field: bool, annotation: bool },
-    Edit { slot: usize },
-    Member { slot: usize, member: bool },
-    Delete { slot: usize },
-    Create { slot: usize, restore: bool, paused: bool },
-    Forge { slot: usize },
-    Touch { slot: usize },
-    Copy { from: usize, to: usize },
-    Hook { flip: bool, keys: bool },
+    Flip {
+        slot: usize,
+        field: bool,
+        annotation: bool,
+    },
+    Edit {
+        slot: usize,
+    },
+    /// What makes somebody answer for an object comes, or goes.
+    Way {
+        slot: usize,
+        way: Way,
+        there: bool,
+    },
+    Delete {
+        slot: usize,
+    },
+    Create {
+        slot: usize,
+        restore: bool,
+        paused: bool,
+    },
+    Forge {
+        slot: usize,
+    },
+    Touch {
+        slot: usize,
+    },
+    Copy {
+        from: usize,
+        to: usize,
+    },
+    Hook {
+        flip: bool,
+        keys: bool,
+    },
 }
 
 /// One step.
@@ -77,8 +107,27 @@ impl fmt::Display for Person {
                 n(slot)
             ),
             Self::Edit { slot } => write!(f, "a person edits the spec of {}", n(slot)),
-            Self::Member { slot, member: true } => write!(f, "{} gets the Cluster's label", n(slot)),
-            Self::Member { slot, .. } => write!(f, "{} loses the Cluster's label", n(slot)),
+            Self::Way {
+                slot,
+                way: Way::Here,
+                there,
+            } => write!(
+                f,
+                "{} is {} as managed elsewhere",
+                n(slot),
+                if *there { "no longer marked" } else { "marked" }
+            ),
+            Self::Way { slot, way, there } => write!(
+                f,
+                "{} {} {}",
+                n(slot),
+                if *there { "gets" } else { "loses" },
+                match way {
+                    Way::Owner => "its owner",
+                    Way::Attestor => "the label by which its controller answers for it",
+                    Way::Label | Way::Here => "the Cluster's label",
+                }
+            ),
             Self::Delete { slot } => write!(f, "{} is deleted", n(slot)),
             Self::Create {
                 slot, restore: true, ..

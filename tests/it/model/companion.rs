@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use pausegen::protocol::{
     Moment, condition,
-    evidence::{Echo, Ground, Guard, Lag, Surroundings, Tracker, Verdict, Waiting},
+    evidence::{Echo, Ground, Guard, Lag, Surroundings, Tracker, Verdict, Waiting, asks_members},
     intent::{Intent, State},
     keys::{ACKNOWLEDGED, Evidence, OBSERVED_GENERATION, PENDING, Standing},
     lease::{LeaseView, Leases},
@@ -15,7 +15,7 @@ use pausegen::protocol::{
 use super::{
     config::{Config, Flaw, LeaseOf, Reached},
     memo::memo,
-    object::{CLUSTER, Parts, Role, Rules, Shared, input, lease},
+    object::{CLUSTER, KINDS, Parts, Role, Rules, Shared, input, lease},
     world::{Companion, Job, MOST, World, incarnation},
 };
 
@@ -43,6 +43,7 @@ pub(crate) fn start(world: &World, config: &Config) -> Companion {
     let mut companion = Companion {
         start: world.now,
         cache: std::array::from_fn(|slot| world.slots[slot].stored.clone()),
+        unchanged: [world.now; MOST],
         trackers: std::array::from_fn(|_| Shared::new(Tracker::new(""))),
         leases: Shared::new(leases),
         hook: world.hook.flip.then_some((world.hook.version, world.now)),
@@ -85,6 +86,7 @@ pub(crate) fn age(companion: &mut Companion) {
     companion.hook = companion
         .hook
         .map(|(version, since)| (version, since.saturating_sub(1)));
+    companion.unchanged = companion.unchanged.map(|since| since.saturating_sub(1));
     if let Job::List { at, .. } = &mut companion.job {
         *at = at.saturating_sub(1);
     }
@@ -103,7 +105,19 @@ pub(crate) fn deliver(world: &mut World, config: &Config, who: usize, slot: usiz
     let stored = world.slots[slot].stored.clone();
     // Before the world is set up there is nobody yet.
     if let Some(companion) = world.companions.get_mut(who) {
-        companion.cache[slot] = stored;
+        let before = std::mem::replace(&mut companion.cache[slot], stored);
+        if let Some(object) = &companion.cache[slot] {
+            // Events come one by one, so the first is its creation, and none is passed over.
+            let known = before.filter(|before| before.metadata.uid == object.metadata.uid);
+            let turns = known.as_ref().map_or(0, |known| known.turns());
+            if turns != object.turns() {
+                companion.unchanged[slot] = now;
+                // Even if it is a member again: not without a break.
+                observe_members(companion, config, now, Some(slot));
+            } else if known.is_none() {
+                companion.unchanged[slot] = 0;
+            }
+        }
         notice(companion, config, now, slot);
     }
 }
@@ -134,11 +148,19 @@ fn notice(companion: &mut Companion, config: &Config, now: u8, slot: usize) {
             Shared::new(tracker)
         }),
     };
-    if let Some(cluster) = &companion.cache[CLUSTER] {
+    observe_members(companion, config, now, None);
+}
+
+fn observe_members(companion: &mut Companion, config: &Config, now: u8, but: Option<usize>) {
+    let mut cache = companion.cache.clone();
+    if let Some(slot) = but {
+        cache[slot] = None;
+    }
+    if let Some(cluster) = &cache[CLUSTER] {
         let tracker = &companion.trackers[CLUSTER];
-        let key = ("members", config.second, now, tracker, &companion.cache);
+        let key = ("members", config.second, now, tracker, &cache);
         companion.trackers[CLUSTER] = memo(key, || {
-            let all = ruled(config, &companion.cache);
+            let all = ruled(config, &cache);
             let found = scope::members(cluster, &config.rules.0[CLUSTER], &all, &Rules::has).members;
             let uids: BTreeSet<String> = found.iter().map(|ruled| ruled.object.metadata.uid.clone()).collect();
             let mut tracker = (**tracker).clone();
@@ -232,9 +254,15 @@ impl World {
             leases: self.companions[who].leases.clone(),
             flipped,
             listed: [None, None, None],
+            mask: 0,
             next: 0,
         };
-        if slot != CLUSTER || config.slots == 1 {
+        let asks = self.slots[slot].stored.as_ref().is_some_and(|object| {
+            memo(("asks", slot, object), || {
+                asks_members(&config.rules.ruled(slot, object))
+            })
+        });
+        if slot != CLUSTER || config.slots == 1 || !asks {
             self.decide(config, who);
         } else if !config.split {
             for _ in 1..config.slots {
@@ -254,8 +282,10 @@ impl World {
             next + 1
         };
         let object = self.read(config, who, slot);
-        if let Job::List { listed, next, .. } = &mut self.companions[who].job {
+        let asked = self.may_be_reconciled(config) & (1 << slot);
+        if let Job::List { listed, next, mask, .. } = &mut self.companions[who].job {
             listed[slot] = object;
+            *mask |= asked;
             *next += 1;
             if *next + 1 == config.slots {
                 self.decide(config, who);
@@ -270,6 +300,7 @@ impl World {
             leases,
             flipped,
             listed,
+            mask,
             ..
         } = std::mem::replace(&mut self.companions[who].job, Job::Idle)
         else {
@@ -284,7 +315,18 @@ impl World {
         };
         let times = (self.now, at, companion.start, &guard, config.bound, config.grace);
         let tracker = &companion.trackers[slot];
-        let lists = (&leases, &flipped, &listed);
+        // What the watch has not shown yet may have changed just now.
+        let unchanged: [Option<u8>; MOST] = std::array::from_fn(|child| {
+            let read = if child == slot {
+                Some(&flipped)
+            } else {
+                listed[child].as_ref()
+            };
+            let (seen, read) = (companion.cache[child].as_ref()?, read?);
+            let shows = seen.metadata.uid == read.metadata.uid && seen.turns() >= read.turns();
+            shows.then_some(companion.unchanged[child])
+        });
+        let lists = (&leases, &flipped, &listed, unchanged);
         let key = ("look", slot, config.second, times, tracker, lists);
         let (tracker, verdict) = memo(key, || {
             let all = ruled(config, &listed);
@@ -298,7 +340,11 @@ impl World {
             };
             let around = Surroundings {
                 has_rule: &Rules::has,
-                unchanged_since: &|_| Some(Moment::default()),
+                unchanged_since: &|ruled| {
+                    let slot = KINDS.iter().position(|kind| *kind == ruled.object.kind)?;
+                    unchanged[slot].map(moment)
+                },
+                belongs_elsewhere: &|_| false,
             };
             let verdict = tracker.look(&ground, &flipped, &all, &around);
             if config.grace.is_none() {
@@ -324,7 +370,7 @@ impl World {
                 let clean = flipped.key(OBSERVED_GENERATION) == Some((echo.stamp.generation - 1).to_string().as_str());
                 let asks_field = !clean || echo.stamp.before.has(&field) != echo.stamp.after.has(&field);
                 let scope = if asks_field || slot != CLUSTER {
-                    self.promised(config, slot, &listed, flipped.on(0))
+                    self.promised(config, slot, &listed, mask, flipped.on(0))
                 } else {
                     self.slots[slot].scope
                 };
@@ -343,8 +389,8 @@ impl World {
             config.reached(match laggard.lag {
                 Lag::Missing => Reached::SaysNothing,
                 Lag::Disagrees => Reached::Disagrees,
-                // It has left the scope, and is asked until that is old enough.
-                Lag::Settling | Lag::Leaving => Reached::Settling,
+                Lag::Settling => Reached::Settling,
+                Lag::Leaving => Reached::Leaving,
             });
         }
         if waiting.not_reporting {
@@ -365,34 +411,25 @@ impl World {
     }
 
     /// Whom an echo that is decided now speaks for.
-    fn promised(&self, config: &Config, slot: usize, listed: &[Option<Shared<ObjectView>>; MOST], paused: bool) -> u8 {
-        let mut scope = 1 << slot;
+    fn promised(
+        &self,
+        config: &Config,
+        slot: usize,
+        listed: &[Option<Shared<ObjectView>>; MOST],
+        mask: u8,
+        paused: bool,
+    ) -> u8 {
         if slot != CLUSTER {
-            return scope;
+            return 0;
         }
-        let labelled = |child: usize| listed[child].as_ref().is_some_and(|object| object.is_member());
-        for (child, object) in listed.iter().enumerate().take(config.slots).skip(1) {
-            let asked = child != 2 || config.second.is_asked();
-            let kin = child == 2 && matches!(config.second, Role::Owned | Role::Referenced);
-            let is_there = match object {
-                Some(_) => {
-                    (labelled(child) || kin && labelled(1))
-                        && (paused || self.slots[CLUSTER].at_stamp & (1 << child) != 0)
-                }
-                // What a controller has made between two lists must not be there.
-                None => paused && config.creator && self.is_member(config, child),
-            };
-            if is_there && asked {
-                scope |= 1 << child;
-            }
+        if !paused {
+            return mask & self.slots[CLUSTER].at_stamp;
         }
-        // By the cache there may be objects that were not listed.
-        if config.flaw == Some(Flaw::CacheLook) && paused {
-            for child in 1..config.slots {
-                scope |= u8::from(self.is_member(config, child)) << child;
-            }
-        }
-        scope
+        // What a controller has made between two lists must not be there.
+        let made: u8 = (1..config.slots)
+            .filter(|child| config.creator && listed[*child].is_none())
+            .fold(0, |mask, child| mask | 1 << child);
+        mask | self.may_be_reconciled(config) & made
     }
 }
 

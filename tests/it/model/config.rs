@@ -12,7 +12,7 @@ use pausegen::protocol::mutant::Mutant;
 
 use super::{
     act::Person,
-    object::{Role, Rules},
+    object::{Role, Rules, Way},
     world::Left,
 };
 
@@ -53,6 +53,7 @@ pub(crate) enum Reached {
     SaysNothing,
     Disagrees,
     Settling,
+    Leaving,
     Unruled,
     NotReporting,
     // Flips.
@@ -76,7 +77,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 31] = {
+pub(crate) const ALL: [Reached; 32] = {
     use Reached::*;
     [
         Attested,
@@ -92,6 +93,7 @@ pub(crate) const ALL: [Reached; 31] = {
         SaysNothing,
         Disagrees,
         Settling,
+        Leaving,
         Unruled,
         NotReporting,
         Clean,
@@ -137,6 +139,8 @@ pub(crate) struct Config {
     pub(crate) outsider: Option<usize>,
     /// The flips that people make: slot, field, annotation.
     pub(crate) flips: Vec<(usize, bool, bool)>,
+    /// What may come and go.
+    pub(crate) ways: Vec<(usize, Way)>,
     /// What people delete.
     pub(crate) deletable: Vec<usize>,
     /// What people do, in this order; where it is empty they do whatever `left` allows.
@@ -183,6 +187,7 @@ impl Config {
             creator: false,
             outsider: None,
             flips: vec![(0, true, false)],
+            ways: Vec::new(),
             deletable: Vec::new(),
             script: Vec::new(),
             left: Left {
@@ -215,7 +220,14 @@ impl Config {
         change(&mut self);
         let leases = self.leases != LeaseOf::Nobody;
         let grace = self.grace.unwrap_or(100);
-        self.rules = Arc::new(Rules::new(self.slots, self.bound, leases, self.second, grace));
+        self.rules = Arc::new(Rules::new(
+            self.slots,
+            self.bound,
+            leases,
+            self.second,
+            grace,
+            &self.ways,
+        ));
         self.seen = Arc::default();
         self
     }

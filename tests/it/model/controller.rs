@@ -38,11 +38,10 @@ pub(crate) struct Reconcile {
 fn reconcile(who: usize, own: Option<Brief>, parent: Option<Brief>) -> Option<(Option<Paused>, bool)> {
     let own = own?;
     // A child is reconciled with its Cluster at hand, or not at all.
-    let cluster = if who == CLUSTER {
-        own
-    } else {
-        parent.filter(|_| own.member)?
-    };
+    let cluster = if who == CLUSTER { own } else { parent? };
+    if !own.member {
+        return None;
+    }
     let wanted = Paused {
         field: cluster.on[0],
         annotation: own.on[1],

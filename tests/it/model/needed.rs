@@ -10,7 +10,7 @@ use pausegen::protocol::mutant::Mutant;
 use super::{
     act::Person,
     config::{Config, Flaw, LeaseOf},
-    object::Role,
+    object::{Role, Way},
     trace::shortest,
 };
 
@@ -24,7 +24,16 @@ const ANNOTATION: Person = Person::Flip {
     field: false,
     annotation: true,
 };
-const JOIN: Person = Person::Member { slot: 1, member: true };
+const JOIN: Person = Person::Way {
+    slot: 1,
+    way: Way::Label,
+    there: true,
+};
+const LEAVE: Person = Person::Way {
+    slot: 1,
+    way: Way::Label,
+    there: false,
+};
 const AWAY: Person = Person::Hook {
     flip: false,
     keys: false,
@@ -62,7 +71,8 @@ fn kept(heading: &str, found: &str) {
     let end = text[begin..].find("\n## ").map_or(text.len(), |at| begin + at + 1);
     let rest = text[end..].trim_start();
     let gap = if rest.is_empty() { "" } else { "\n" };
-    fs::write(path, format!("{}{section}{gap}{rest}", &text[..begin])).unwrap();
+    let before = text[..begin].trim_end();
+    fs::write(path, format!("{before}\n\n{section}{gap}{rest}")).unwrap();
 }
 
 fn is_needed(heading: &str, config: Config, mutant: Option<Mutant>, flaw: Option<Flaw>) {
@@ -117,6 +127,43 @@ fn only_who_was_asked_leaves_a_baseline() {
         "A baseline from an object that was no evidence in the echo",
         world,
         Mutant::UnaskedBaseline,
+    );
+}
+
+#[test]
+fn whoever_leaves_is_asked_until_it_has_to_know() {
+    rule(
+        "Whoever is let go left out at once",
+        script(1, &[FIELD, LEAVE]),
+        Mutant::LeftAtOnce,
+    );
+}
+
+#[test]
+fn whoever_left_before_the_companion_began_is_asked() {
+    let world = script(1, &[FIELD, LEAVE]).with(|c| c.left.crashes = 1);
+    rule(
+        "Only those asked whom this process has seen leave",
+        world,
+        Mutant::KnownLeavers,
+    );
+}
+
+#[test]
+fn whoever_leaves_and_comes_back_is_asked() {
+    let world = script(1, &[FIELD, FIELD, LEAVE, JOIN]);
+    rule("Whoever left and came back, as new", world, Mutant::ReturnUnasked);
+}
+
+#[test]
+fn a_look_that_lists_nobody_forgets_nobody() {
+    // Child 2 is a member through child 1 alone, so that nothing of its own changes.
+    let world = script(2, &[Person::Delete { slot: 1 }, ANNOTATION, FIELD])
+        .with(|c| (c.second, c.prompt) = (Role::Owned, true));
+    rule(
+        "A look that lists nobody forgets who has left; child 2 belongs by its owner, child 1",
+        world,
+        Mutant::ForgetLeavers,
     );
 }
 

@@ -13,8 +13,8 @@ use pausegen::protocol::{
     GroupKind,
     object::{Annotations, Condition, FieldPath, Meta, ObjectView, Owner, Shallow},
     rule::{
-        AnnotationMatch, AttestedBy, Attestor, ConditionRule, ConditionsAt, FieldMatch, Input, InputId, InputRef,
-        InputSource, KindRule, LeaseName, Membership,
+        AnnotationMatch, AppliesIf, AttestedBy, Attestor, ConditionRule, ConditionsAt, FieldMatch, Input, InputId,
+        InputRef, InputSource, KindRule, LeaseName, Membership,
     },
     scope::Ruled,
 };
@@ -27,7 +27,8 @@ const LABEL: &str = "cluster.x-k8s.io/cluster-name";
 const FIELD_TEXT: &str = "Cluster spec.paused is set to true";
 const ANNOTATION_TEXT: &str = "has the cluster.x-k8s.io/paused annotation";
 const MANAGED: &str = "managed-by";
-const KINDS: [&str; 3] = ["Cluster", "MachineSet", "Machine"];
+const ANSWERED: &str = "answered";
+pub(crate) const KINDS: [&str; 3] = ["Cluster", "MachineSet", "Machine"];
 
 /// A value that is hashed once and shared.
 pub(crate) struct Shared<T> {
@@ -125,15 +126,27 @@ pub(crate) enum Role {
     Unruled,
 }
 
-impl Role {
-    /// Whether an acknowledgement speaks for it.
-    pub(crate) fn is_asked(self) -> bool {
-        !matches!(self, Self::NotAsked | Self::Managed | Self::Ownerless)
-    }
+/// What makes somebody answer for an object, each of which can come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Way {
+    /// The label that makes it a member.
+    Label,
+    /// Its owner: of child 2, which is a member because of it ([`Role::Owned`]), or is left alone without one
+    /// ([`Role::Ownerless`]).
+    Owner,
+    /// That it is not marked as managed elsewhere.
+    Here,
+    /// The label by which its attestor applies.
+    Attestor,
+}
 
-    /// Whether its controller writes a condition.
+impl Role {
+    /// Whether its controller writes a condition, where it reconciles it.
     pub(crate) fn answers(self) -> bool {
-        matches!(self, Self::Member | Self::Owned | Self::Referenced | Self::Vague)
+        matches!(
+            self,
+            Self::Member | Self::Owned | Self::Referenced | Self::Vague | Self::Managed | Self::Ownerless
+        )
     }
 }
 
@@ -141,7 +154,7 @@ impl Role {
 pub(crate) struct Rules(pub(crate) Vec<Arc<KindRule>>);
 
 impl Rules {
-    pub(crate) fn new(slots: usize, bound: u8, leases: bool, second: Role, grace: u8) -> Self {
+    pub(crate) fn new(slots: usize, bound: u8, leases: bool, second: Role, grace: u8, ways: &[(usize, Way)]) -> Self {
         let rule = |slot: usize| {
             let own = InputRef::Own(input(1));
             let role = if slot == 2 { second } else { Role::Member };
@@ -196,7 +209,9 @@ impl Rules {
                 attestors: vec![Attestor {
                     name: "controller".to_owned(),
                     by,
-                    applies_if: None,
+                    applies_if: ways
+                        .contains(&(slot, Way::Attestor))
+                        .then(|| AppliesIf::Label(ANSWERED.to_owned())),
                     inputs: None,
                     lease: leases.then(|| lease(slot)),
                 }],
@@ -208,7 +223,7 @@ impl Rules {
                 inherits: slot != CLUSTER,
                 references: refers.then(|| FieldPath::parse("spec.ref")).into_iter().collect(),
                 requires_owner: (role == Role::Ownerless).then(Vec::new),
-                managed_elsewhere: (role == Role::Managed).then(|| MANAGED.to_owned()),
+                managed_elsewhere: (slot != CLUSTER).then(|| MANAGED.to_owned()),
                 staleness_bound: Duration::from_secs(bound.into()),
                 grace: Duration::from_secs(grace.into()),
             })
@@ -251,15 +266,11 @@ pub(crate) fn blank(slot: usize, second: Role) -> ObjectView {
     };
     match (slot, second) {
         (CLUSTER, _) => {}
-        (2, Role::Owned) => object.metadata.owner_references.push(Owner {
-            api_version: "x/v1".to_owned(),
-            kind: KINDS[1].to_owned(),
-            name: KINDS[1].to_lowercase(),
-            uid: "1-1".to_owned(),
-        }),
+        (2, Role::Owned) => object.set_way(Way::Owner, true),
         (2, Role::Referenced) => {}
-        _ => object.set_member(true),
+        _ => object.set_way(Way::Label, true),
     }
+    object.set_way(Way::Attestor, true);
     let other = match second {
         Role::Referenced => Some(KINDS[2]),
         Role::Unruled => Some("Unheard"),
@@ -276,7 +287,7 @@ pub(crate) fn blank(slot: usize, second: Role) -> ObjectView {
         object.fields.insert("spec".to_owned(), Shallow::Map(spec));
     }
     if slot == 2 && second == Role::Managed {
-        object.set_key(MANAGED, Some(""));
+        object.set_way(Way::Here, false);
     }
     object
 }
@@ -287,8 +298,10 @@ pub(crate) trait Parts {
     fn set(&mut self, input: usize, on: bool);
     fn key(&self, key: &str) -> Option<&str>;
     fn set_key(&mut self, key: &str, value: Option<&str>);
-    fn is_member(&self) -> bool;
-    fn set_member(&mut self, member: bool);
+    fn has(&self, way: Way) -> bool;
+    fn set_way(&mut self, way: Way, there: bool);
+    /// How often what makes somebody answer for it has come or gone.
+    fn turns(&self) -> u8;
     fn generation(&self) -> u8;
     fn set_generation(&mut self, generation: u8);
     fn paused(&self) -> Option<Paused>;
@@ -337,12 +350,39 @@ impl Parts for ObjectView {
             None => map.remove(key),
         };
     }
-    fn is_member(&self) -> bool {
-        !self.metadata.labels.is_empty()
+    fn has(&self, way: Way) -> bool {
+        match way {
+            Way::Label => self.metadata.labels.contains_key(LABEL),
+            Way::Owner => !self.metadata.owner_references.is_empty(),
+            Way::Here => self.key(MANAGED).is_none(),
+            Way::Attestor => self.metadata.labels.contains_key(ANSWERED),
+        }
     }
-    fn set_member(&mut self, member: bool) {
-        let name = KINDS[CLUSTER].to_lowercase();
-        self.metadata.labels = member.then(|| (LABEL.to_owned(), name)).into_iter().collect();
+    fn set_way(&mut self, way: Way, there: bool) {
+        let label = match way {
+            Way::Label => LABEL,
+            Way::Attestor => ANSWERED,
+            Way::Here => return self.set_key(MANAGED, (!there).then_some("")),
+            Way::Owner => {
+                let owner = || Owner {
+                    api_version: "x/v1".to_owned(),
+                    kind: KINDS[1].to_owned(),
+                    name: KINDS[1].to_lowercase(),
+                    uid: "1-1".to_owned(),
+                };
+                self.metadata.owner_references = there.then(owner).into_iter().collect();
+                return;
+            }
+        };
+        self.metadata.labels.remove(label);
+        if there {
+            self.metadata
+                .labels
+                .insert(label.to_owned(), KINDS[CLUSTER].to_lowercase());
+        }
+    }
+    fn turns(&self) -> u8 {
+        self.metadata.resource_version.parse().unwrap_or_default()
     }
     fn generation(&self) -> u8 {
         u8::try_from(self.metadata.generation.unwrap_or_default()).unwrap()

@@ -6,7 +6,7 @@ use super::{
     config::Config,
     memo::memo,
     object::{CLUSTER, Parts},
-    world::{Flips, World},
+    world::{Brief, Flips, World},
 };
 
 impl World {
@@ -21,14 +21,25 @@ impl World {
         cache.shown.map(|brief| brief.flips)
     }
 
-    /// Who, of those whom the acknowledgement of `slot` speaks for, has not seen the flips `least`.
+    /// Who, of those whom the acknowledgement of `slot` speaks for, has not seen the flips `least`, and may yet work.
+    ///
+    /// The Cluster's speaks for every child that its controller may have taken for a member to be reconciled when it was
+    /// listed (of a resume: already at the stamp), whatever it had become by then. Who joined later is outside of it, and so
+    /// is what is deleted.
     pub(crate) fn has_not_seen(&self, config: &Config, slot: usize, least: Flips) -> Option<usize> {
-        (0..config.slots)
-            .filter(|who| self.slots[slot].scope & (1 << who) != 0 || *who == slot)
-            .find(|who| {
-                self.view(*who, slot)
-                    .is_some_and(|seen| seen[0] < least[0] || (*who == slot && seen[1] < least[1]))
-            })
+        let scope = self.slots[slot].scope & self.may_be_reconciled(config);
+        (0..config.slots).find(|who| {
+            if *who != slot {
+                return scope & (1 << who) != 0 && self.view(*who, slot).is_some_and(|seen| seen[0] < least[0]);
+            }
+            let is_old = |brief: &&Brief| brief.flips[0] < least[0] || brief.flips[1] < least[1];
+            let is_reconciled = |brief: &&Brief| slot != CLUSTER || brief.member;
+            self.controllers[slot]
+                .own
+                .views()
+                .filter(is_reconciled)
+                .any(|brief| is_old(&brief))
+        })
     }
 
     /// No reader of `acknowledged` is told that a flip was seen before it was.

@@ -9,7 +9,7 @@ use super::{
     act::{Act, Person},
     companion,
     config::{Config, Flaw, LeaseOf},
-    object::{CLUSTER, Parts, Paused, Role, Shared, blank},
+    object::{CLUSTER, Parts, Paused, Role, Shared, Way, blank},
     world::{Cache, Controller, Hook, Job, Left, Slot, World},
 };
 
@@ -40,9 +40,10 @@ impl World {
             let outside = config.outsider == Some(slot);
             let mut object = blank(slot, config.second);
             if outside {
-                object.set_member(false);
+                object.set_way(Way::Label, false);
             }
-            if slot < 2 || config.second.answers() {
+            let was_reconciled = !matches!(config.second, Role::Managed | Role::Ownerless);
+            if slot < 2 || config.second.answers() && was_reconciled {
                 object.set_paused(Paused {
                     field: outside,
                     annotation: false,
@@ -201,9 +202,11 @@ impl World {
             }
         }
         if self.left.joins > 0 {
-            for slot in (1..config.slots).filter(|slot| is_there(*slot)) {
-                let member = self.is_member(config, slot);
-                person(Person::Member { slot, member: !member });
+            for &(slot, way) in &config.ways {
+                if let Some(object) = &self.slots[slot].stored {
+                    let there = !object.has(way);
+                    person(Person::Way { slot, way, there });
+                }
             }
         }
         for &slot in &config.deletable {

@@ -11,7 +11,7 @@ use pausegen::protocol::{
 use super::{
     config::Config,
     memo::memo,
-    object::{CLUSTER, Parts, Paused, Role, Shared},
+    object::{CLUSTER, Parts, Paused, Role, Shared, Way},
 };
 
 /// How many objects there are at most.
@@ -42,9 +42,9 @@ pub(crate) struct Slot {
     pub(crate) flips: Flips,
     /// `flips` as of the last stamp, for the inputs that it asks about.
     pub(crate) stamped: Flips,
-    /// The children that were there at the last stamp (a bit each).
+    /// Of the Cluster: the children that may have been reconciled as members at the last stamp (a bit each).
     pub(crate) at_stamp: u8,
-    /// The slots that were asked in the last echo (a bit each): the scope of the acknowledgement.
+    /// Those whom the acknowledgement speaks for.
     pub(crate) scope: u8,
     /// The object as it was when it was deleted, for a restore.
     pub(crate) grave: Option<Shared<ObjectView>>,
@@ -56,6 +56,7 @@ pub(crate) struct Slot {
 pub(crate) struct Brief {
     pub(crate) uid: u8,
     pub(crate) on: [bool; 2],
+    /// Whether its controller reconciles it; of a child: as a member of the Cluster.
     pub(crate) member: bool,
     pub(crate) generation: u8,
     pub(crate) paused: Option<Paused>,
@@ -91,6 +92,8 @@ pub(crate) struct Controller {
 pub(crate) struct Companion {
     pub(crate) start: u8,
     pub(crate) cache: [Option<Shared<ObjectView>>; MOST],
+    /// Since when the watch has shown no change of what says who has to answer for an object; 0: from its creation on.
+    pub(crate) unchanged: [u8; MOST],
     pub(crate) trackers: [Shared<Tracker>; MOST],
     pub(crate) leases: Shared<Leases>,
     /// The webhook configuration as its watch shows it, and since when.
@@ -112,6 +115,8 @@ pub(crate) enum Job {
         leases: Shared<Leases>,
         flipped: Shared<ObjectView>,
         listed: [Option<Shared<ObjectView>>; MOST],
+        /// The children that might have been reconciled as members when they were listed (a bit each).
+        mask: u8,
         next: usize,
     },
     /// Decided; the echo is to be written.
@@ -163,16 +168,38 @@ pub(crate) struct Left {
 impl World {
     /// Whether an object is a member of the Cluster.
     pub(crate) fn is_member(&self, config: &Config, slot: usize) -> bool {
-        let labelled = |slot: usize| {
-            self.slots[slot]
-                .stored
-                .as_ref()
-                .is_some_and(|object| object.is_member())
-        };
+        let has = |slot: usize, way| self.slots[slot].stored.as_ref().is_some_and(|object| object.has(way));
         match config.second {
-            Role::Owned | Role::Referenced if slot == 2 => self.slots[2].stored.is_some() && labelled(1),
-            _ => slot != CLUSTER && labelled(slot),
+            Role::Owned if slot == 2 => has(2, Way::Owner) && has(1, Way::Label),
+            Role::Referenced if slot == 2 => self.slots[2].stored.is_some() && has(1, Way::Label),
+            _ => slot != CLUSTER && has(slot, Way::Label),
         }
+    }
+
+    /// Whether its controller reconciles it; of a child: as a member of the Cluster.
+    fn is_reconciled(&self, config: &Config, slot: usize) -> bool {
+        let Some(object) = self.slots[slot].stored.as_ref() else {
+            return false;
+        };
+        let waits = slot == 2 && config.second == Role::Ownerless && !object.has(Way::Owner);
+        (slot == CLUSTER || self.is_member(config, slot))
+            && object.has(Way::Here)
+            && object.has(Way::Attestor)
+            && !waits
+    }
+
+    /// The children that are there, have somebody to answer for them, and whose controllers see them, or may come to see
+    /// them, as members to reconcile: because they are, or because it is not known everywhere that they are not any more
+    /// (a bit each).
+    pub(crate) fn may_be_reconciled(&self, config: &Config) -> u8 {
+        (1..config.slots)
+            .filter(|slot| {
+                let Slot { stored, uid, .. } = &self.slots[*slot];
+                let mut views = self.controllers[*slot].own.views();
+                let is_asked = !(*slot == 2 && config.second == Role::NotAsked);
+                stored.is_some() && is_asked && views.any(|brief| brief.member && brief.uid == *uid)
+            })
+            .fold(0, |mask, slot| mask | 1 << slot)
     }
 
     /// What the controller of `who` reads of the object in `slot`.
@@ -192,7 +219,7 @@ impl World {
         Some(Brief {
             uid,
             on: [object.on(0), object.on(1)],
-            member: self.is_member(config, slot),
+            member: self.is_reconciled(config, slot),
             generation: object.generation(),
             paused: object.paused(),
             flips,
@@ -213,6 +240,14 @@ impl World {
             };
             if cache.last() != brief {
                 cache.coming.push((now, brief));
+            }
+        }
+        // Child 2 is a member through child 1, and its controller reads both.
+        if slot == 1 && matches!(config.second, Role::Owned | Role::Referenced) && self.slots[2].stored.is_some() {
+            let brief = self.brief(config, 2, 2);
+            let own = &mut self.controllers[2].own;
+            if own.last() != brief {
+                own.coming.push((now, brief));
             }
         }
         if !config.lag {
@@ -243,6 +278,12 @@ impl Cache {
             shown,
             ..Self::default()
         }
+    }
+
+    /// What it shows, and what it may come to show.
+    pub(crate) fn views(&self) -> impl Iterator<Item = &Brief> {
+        let coming = self.coming.iter().map(|(_, brief)| brief);
+        [&self.shown].into_iter().chain(coming).flatten()
     }
 
     pub(crate) fn last(&self) -> Option<Brief> {

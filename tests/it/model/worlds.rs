@@ -9,7 +9,7 @@ use super::{
         Config, LeaseOf,
         Reached::{self, *},
     },
-    object::Role,
+    object::{Role, Way},
 };
 
 /// Its name, the world, and what is to be reached in it.
@@ -130,6 +130,60 @@ pub(super) fn small() -> Vec<Named> {
             &[Settled],
         ),
         (
+            "a child that leaves, and may come again",
+            world(1, 2).with(|c| {
+                (c.ways, c.left.joins) = (vec![(1, Way::Label)], 2);
+                (c.prompt, c.left.crashes, c.lively) = (true, 0, 16);
+            }),
+            &[Leaving, Attested],
+        ),
+        (
+            "as that, frozen and seen by a companion that has just begun, one flip",
+            Config::new(1, 1).with(|c| {
+                (c.ways, c.left.joins, c.prompt) = (vec![(1, Way::Label)], 1, true);
+                (c.leases, c.ticks) = (LeaseOf::Managers, Some(3));
+                (c.left.freezes, c.left.crashes, c.lively) = (1, 1, 16);
+            }),
+            &[Leaving],
+        ),
+        (
+            "a child that is managed elsewhere for a time",
+            world(1, 2).with(|c| {
+                (c.ways, c.left.joins) = (vec![(1, Way::Here)], 2);
+                (c.prompt, c.left.crashes, c.lively) = (true, 0, 16);
+            }),
+            &[Leaving, Excluded],
+        ),
+        (
+            "an attestor that applies for a time",
+            world(1, 1).with(|c| {
+                (c.ways, c.left.joins) = (vec![(1, Way::Attestor)], 2);
+                (c.prompt, c.lively) = (true, 16);
+            }),
+            &[Leaving],
+        ),
+        (
+            "the Cluster's own attestor applies for a time",
+            world(0, 2).with(|c| (c.ways, c.left.joins) = (vec![(0, Way::Attestor)], 2)),
+            &[Leaving, Settled],
+        ),
+        (
+            "owners that come and go: a member by its owner alone",
+            role(Role::Owned, 1).with(|c| {
+                (c.ways, c.left.joins) = (vec![(1, Way::Label), (2, Way::Owner)], 1);
+                (c.prompt, c.left.crashes, c.lively) = (true, 1, 16);
+            }),
+            &[Leaving],
+        ),
+        (
+            "owners that come and go: nobody answers for who has none",
+            role(Role::Ownerless, 1).with(|c| {
+                (c.ways, c.left.joins) = (vec![(2, Way::Owner)], 2);
+                (c.prompt, c.lively) = (true, 16);
+            }),
+            &[Leaving, Excluded],
+        ),
+        (
             "deleted, created anew, created paused, restored",
             world(1, 1).with(|c| {
                 (c.deletable, c.left.deletes, c.left.crashes) = (vec![0], 1, 0);
@@ -226,7 +280,7 @@ pub(super) fn deep() -> Vec<Named> {
         ),
         (
             "a child that joins and leaves, with an old condition",
-            world(1, 3).with(|c| (c.outsider, c.left.joins) = (Some(1), 2)),
+            world(1, 3).with(|c| (c.outsider, c.left.joins, c.ways) = (Some(1), 2, vec![(1, Way::Label)])),
             &[Attested],
         ),
         (
@@ -236,6 +290,33 @@ pub(super) fn deep() -> Vec<Named> {
                 (c.left.freezes, c.left.takeovers) = (1, 1);
             }),
             &[Settled, Attested],
+        ),
+        (
+            "a child that leaves, is managed elsewhere, comes back; field and annotation",
+            world(1, 3).with(|c| {
+                c.flips = vec![(0, true, false), (0, false, true)];
+                (c.ways, c.left.joins) = (vec![(1, Way::Label), (1, Way::Here)], 2);
+                c.lively = 64;
+            }),
+            &[Leaving, Attested],
+        ),
+        (
+            "a child that leaves, Leases, a freeze, a crash, five ticks",
+            Config::new(1, 2).with(|c| {
+                c.flips = vec![(0, true, false), (0, false, true)];
+                (c.ways, c.left.joins) = (vec![(1, Way::Label)], 2);
+                (c.leases, c.ticks, c.lively) = (LeaseOf::Managers, Some(5), 64);
+                (c.left.freezes, c.left.crashes) = (1, 1);
+            }),
+            &[Leaving],
+        ),
+        (
+            "a child that leaves and comes, a watch that lags, five ticks, two flips",
+            Config::new(1, 2).with(|c| {
+                (c.ways, c.left.joins) = (vec![(1, Way::Label)], 2);
+                (c.outsider, c.lag, c.ticks, c.lively) = (Some(1), true, Some(5), 64);
+            }),
+            &[Leaving],
         ),
         (
             "deleted twice, created, restored",

@@ -15,7 +15,7 @@ use pausegen::protocol::{
 use super::{
     config::{Config, Reached},
     memo::memo,
-    object::{CLUSTER, Parts, Paused, Shared, input},
+    object::{CLUSTER, Parts, Paused, Shared, Way, input},
     world::{World, incarnation},
 };
 
@@ -26,7 +26,7 @@ pub(crate) enum Change {
         field: bool,
         annotation: bool,
     },
-    Member(bool),
+    Way(Way, bool),
     /// A person writes our word.
     Forge(&'static str),
     /// All annotations of another object, with force.
@@ -70,7 +70,7 @@ fn change(object: &mut ObjectView, slot: usize, what: &Change) {
                 }
             }
         }
-        Change::Member(member) => object.set_member(*member),
+        Change::Way(way, there) => object.set_way(*way, *there),
         Change::Forge(word) => object.set_key(ACKNOWLEDGED, Some(word)),
         Change::Annotations(source) => object.metadata.annotations = source.metadata.annotations.clone(),
         Change::Echo(echo, uid) => {
@@ -242,6 +242,10 @@ impl World {
         let outcome = memo(("write", ask, &old, what), || {
             let mut new = (*old).clone();
             change(&mut new, slot, what);
+            let ways = [Way::Label, Way::Owner, Way::Here, Way::Attestor];
+            if ways.iter().any(|way| new.has(*way) != old.has(*way)) {
+                new.metadata.resource_version = (old.turns() + 1).to_string();
+            }
             admit(config, ask, Some(&old), new)
         });
         self.stored(config, slot, Some(&old), outcome);
@@ -294,9 +298,7 @@ impl World {
                     self.slots[slot].stamped[input] = self.slots[slot].flips[input];
                 }
             }
-            self.slots[slot].at_stamp = (1..config.slots)
-                .filter(|child| self.is_member(config, *child))
-                .fold(0, |mask, child| mask | 1 << child);
+            self.slots[slot].at_stamp = self.may_be_reconciled(config);
             config.reached(if stamped.clean { Reached::Clean } else { Reached::Hasty });
             match stamped.why {
                 Why::Missed => config.reached(Reached::Repaired),
@@ -392,17 +394,16 @@ impl World {
                 self.left.edits = self.left.edits.saturating_sub(1);
                 self.edit(config, slot);
             }
-            Person::Member { slot, member } => {
+            Person::Way { slot, way, there } => {
                 self.left.joins = self.left.joins.saturating_sub(1);
-                // A child that joins after the look is outside of the acknowledgement.
-                self.slots[CLUSTER].scope &= !(1 << slot);
-                self.write(config, slot, false, &Change::Member(member));
+                self.write(config, slot, false, &Change::Way(way, there));
             }
             Person::Delete { slot } => {
                 self.left.deletes = self.left.deletes.saturating_sub(1);
                 self.slots[slot].grave = self.slots[slot].stored.clone();
                 self.slots[slot].flips = self.slots[slot].flips.map(|n| n + 1);
                 self.slots[CLUSTER].scope &= !(1 << slot);
+                self.slots[CLUSTER].at_stamp &= !(1 << slot);
                 self.store(config, slot, None);
             }
             Person::Create { slot, restore, paused } => {
