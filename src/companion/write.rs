@@ -16,7 +16,7 @@ use crate::{
         intent::State,
         keys::{
             ACKNOWLEDGED, ACKNOWLEDGEMENT, Acknowledgement, GENERATION, OBSERVED_GENERATION, PENDING, STAMP, Standing,
-            TOUCH,
+            TOUCH, is_testable,
         },
         object::ObjectView,
     },
@@ -71,10 +71,19 @@ fn tests(object: &ObjectView) -> Vec<Value> {
     let mut tests = vec![json!({"op": "test", "path": "/metadata/uid", "value": object.metadata.uid})];
     for key in [GENERATION, STAMP] {
         if let Some(value) = object.metadata.annotation(key) {
-            tests.push(json!({"op": "test", "path": annotation(key), "value": value}));
+            tests.push(is_still(object, key, value));
         }
     }
     tests
+}
+
+/// The test that an annotation stands as it was read; where its value cannot be tested, that nothing at all has changed.
+fn is_still(object: &ObjectView, key: &str, value: &str) -> Value {
+    if is_testable(value) {
+        json!({"op": "test", "path": annotation(key), "value": value})
+    } else {
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version})
+    }
 }
 
 fn annotation(key: &str) -> String {
@@ -99,7 +108,7 @@ pub(super) async fn echo(
     let mut operations = tests(object);
     // Somebody else may have echoed it meanwhile; once is enough.
     if let Some(word) = object.metadata.annotation(ACKNOWLEDGED) {
-        operations.push(json!({"op": "test", "path": annotation(ACKNOWLEDGED), "value": word}));
+        operations.push(is_still(object, ACKNOWLEDGED, word));
     }
     for (key, value) in [
         (ACKNOWLEDGED, state.as_str()),
@@ -141,7 +150,7 @@ pub(super) async fn pending(
 ) -> Result<ObjectView, WriteError> {
     let mut operations = tests(object);
     let word = object.metadata.annotation(ACKNOWLEDGED).unwrap_or_default();
-    operations.push(json!({"op": "test", "path": annotation(ACKNOWLEDGED), "value": word}));
+    operations.push(is_still(object, ACKNOWLEDGED, word));
     operations.push(json!({"op": "add", "path": annotation(ACKNOWLEDGED), "value": PENDING}));
     failpoint::reach("companion.before-pending");
     let stored = patch(world, key, kind, operations, false).await?;
@@ -341,6 +350,20 @@ fn guarded(object: &ObjectView, operations: Vec<Value>) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_tested_by_value_is_tested_by_revision() {
+        for (stamp, path) in [
+            ("{}", "/metadata/annotations/pausegen.io~1stamp"),
+            ("{\"reason\":\"R&D\"}", "/metadata/resourceVersion"),
+            ("<\u{2028}", "/metadata/resourceVersion"),
+        ] {
+            let object =
+                json!({"metadata": {"name": "c", "uid": "u", "resourceVersion": "7", "annotations": {STAMP: stamp}}});
+            let all = tests(&serde_json::from_value(object).unwrap());
+            assert_eq!(all.last().unwrap()["path"], path, "{stamp}");
+        }
+    }
 
     #[test]
     fn a_refusal_is_told_from_a_change() {

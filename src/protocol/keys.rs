@@ -95,6 +95,40 @@ pub struct Stamp {
     pub reason: String,
 }
 
+/// Characters that an API server's JSON writes as escapes. It decides a `test` of a JSON Patch by comparing the bytes of its
+/// own JSON with those of the patch, so that a value with one of them never passes.
+const ESCAPED: [char; 5] = ['<', '>', '&', '\u{2028}', '\u{2029}'];
+
+/// Whether a JSON Patch can `test` that an annotation has this value.
+#[must_use]
+pub fn is_testable(value: &str) -> bool {
+    !value.contains(ESCAPED) && !value.contains(char::is_control)
+}
+
+impl Stamp {
+    /// The stamp as the value of its annotation: JSON that a JSON Patch can `test`, whatever the reason or the user's name
+    /// holds.
+    ///
+    /// # Errors
+    /// None that is known: a stamp is strings and numbers.
+    pub fn to_annotation(&self) -> serde_json::Result<String> {
+        let json = serde_json::to_string(self)?;
+        if is_testable(&json) {
+            return Ok(json);
+        }
+        let mut plain = String::with_capacity(json.len() + 16);
+        for c in json.chars() {
+            // They stand in strings only, where the escape means the same.
+            if ESCAPED.contains(&c) || c.is_control() {
+                plain.push_str(&format!("\\u{:04x}", u32::from(c)));
+            } else {
+                plain.push(c);
+            }
+        }
+        Ok(plain)
+    }
+}
+
 /// How certain an acknowledgement is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Evidence {
@@ -300,7 +334,8 @@ pub fn largest(object: &ObjectView) -> Option<u64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{MAX_GENERATION, parse_generation};
+    use super::{MAX_GENERATION, Stamp, Why, is_testable, parse_generation};
+    use crate::protocol::intent::Intent;
 
     proptest! {
         #![proptest_config(crate::testing::cases(500))]
@@ -308,6 +343,20 @@ mod tests {
         #[test]
         fn a_generation_reads_back_as_it_is_written(n in 0..=MAX_GENERATION) {
             prop_assert_eq!(parse_generation(&n.to_string()), Some(n));
+        }
+
+        #[test]
+        fn a_stamp_can_be_tested_by_value_whatever_it_holds(
+            reason in "\\PC{0,8}[<>&\u{2028}\u{2029}\u{0}-\u{20}\u{7f}-\u{9f}]{0,4}\\PC{0,8}"
+        ) {
+            let stamp = Stamp {
+                generation: 1, kind: "K".to_owned(), namespace: String::new(), name: "n".to_owned(), uid: String::new(),
+                before: Intent::default(), after: Intent::default(), why: Why::Flip, object_generation: None,
+                found_generation: None, at: String::new(), by: "R&D".to_owned(), reason,
+            };
+            let text = stamp.to_annotation().unwrap();
+            prop_assert!(is_testable(&text), "{text:?}");
+            prop_assert_eq!(serde_json::from_str::<Stamp>(&text).unwrap(), stamp);
         }
 
         #[test]

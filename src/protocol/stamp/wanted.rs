@@ -241,7 +241,7 @@ pub(super) fn is_same(wanted: &Wanted, write: &Write<'_>) -> bool {
             .and_then(|text| Some((*text, serde_json::from_str::<Stamp>(text).ok()?)))
             .is_some_and(|(text, found)| {
                 is_recent(write, &found)
-                    && serde_json::to_string(&found).is_ok_and(|canonical| canonical == text)
+                    && found.to_annotation().is_ok_and(|canonical| canonical == text)
                     && Stamp {
                         at: stamp.at.clone(),
                         ..found
@@ -281,7 +281,7 @@ fn pending(stamp: &Stamp) -> BTreeMap<&'static str, String> {
         (ACKNOWLEDGED, PENDING.to_owned()),
     ]);
     // A stamp is strings and numbers: it always serialises.
-    if let Ok(text) = serde_json::to_string(stamp) {
+    if let Ok(text) = stamp.to_annotation() {
         keys.insert(STAMP, text);
     }
     keys
