@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::rules;
 use crate::{
     history::{
-        audit_log::{Rebuild, Who},
+        audit_log::{ReadError, Rebuild, Source, Who},
         entry::Head,
         verify::{self, Verified},
     },
@@ -73,7 +73,7 @@ struct VerifyArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = AUDIT_LOG_HELP)]
 struct AuditLogArgs {
-    /// The audit logs in the order of time, JSON lines, plain or gzip; - for standard input
+    /// The audit logs of all API servers, in any order: JSON lines, plain or gzip; - for standard input
     #[arg(value_name = "FILES", required = true)]
     files: Vec<PathBuf>,
     /// Objects as `kubectl get -o json` writes them: with them, what inherits a pause is looked at, too
@@ -110,9 +110,9 @@ pub async fn run(args: Args) -> super::Result {
 
 fn run_verify(args: VerifyArgs) -> super::Result {
     let VerifyArgs { files, expect_head } = args;
-    let files = match files.as_slice() {
-        [one] => verify::files(one)?,
-        several => several.to_vec(),
+    let (files, verified) = match files.as_slice() {
+        [one] => verify::verify_all(one, expect_head.as_deref())?,
+        several => (several.to_vec(), verify::verify(several, expect_head.as_deref())?),
     };
     let Verified {
         lines,
@@ -121,7 +121,7 @@ fn run_verify(args: VerifyArgs) -> super::Result {
         recovered,
         problems,
         more,
-    } = verify::verify(&files, expect_head.as_deref())?;
+    } = verified;
     let mut out = io::stdout().lock();
     for problem in &problems {
         writeln!(out, "{}", text::clean(&problem.to_string()))?;
@@ -180,22 +180,23 @@ fn run_audit_log(args: AuditLogArgs) -> super::Result {
     let mut head = Head::default();
     let mut out = BufWriter::new(io::stdout().lock());
     let mut progress = Progress::new(&files);
+    let mut sources = Vec::with_capacity(files.len());
     for path in &files {
-        let mut sink = |event| {
-            let line = head.link(timestamp(Timestamp::now()), event)?;
-            writeln!(out, "{line}")
-        };
         let name = path.display().to_string();
-        let mut count = |bytes| progress.add(bytes);
-        let read = if name == "-" {
-            rebuild.file("standard input", io::stdin().lock(), &mut sink, &mut count)
+        sources.push(if name == "-" {
+            Source::new("standard input", io::stdin().lock())?
         } else {
-            File::open(path).and_then(|file| rebuild.file(&name, file, &mut sink, &mut count))
-        };
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::from(FAILED)),
-            other => other.map_err(|error| format!("{}: {error}", text::clean(&name)))?,
-        }
+            let file = File::open(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+            Source::new(name, file)?
+        });
+    }
+    let mut sink = |event| {
+        let line = head.link(timestamp(Timestamp::now()), event)?;
+        writeln!(out, "{line}")
+    };
+    match rebuild.read(sources, &mut sink, &mut |bytes| progress.add(bytes)) {
+        Err(ReadError::Sink(error)) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::from(FAILED)),
+        other => other?,
     }
     out.flush()?;
     progress.end();

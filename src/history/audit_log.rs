@@ -1,4 +1,5 @@
-//! The history once more, from the API server's own audit log: JSON lines, plain or gzip, streamed.
+//! The history once more, from the API server's own audit log: JSON lines, plain or gzip, streamed, several files at once,
+//! since each API server of a cluster writes its own.
 //!
 //! Flips come from the webhook's audit annotations, acknowledgements from the companion's writes, and every write of a
 //! controller to a paused object after its acknowledgement is told. At level Metadata the log has no bodies: then a write of
@@ -23,13 +24,20 @@ use crate::{
         scope::{self, Ruled},
     },
     report::audit::Objects,
-    rules::{Rules, manifests::FLIP},
+    rules::{
+        Rules,
+        manifests::{FLIP, KEYS},
+    },
 };
 
 /// An event that is longer is passed over, and counted: the API server cuts them long before.
 const LONGEST: u64 = 16 << 20;
 /// How many lines that cannot be read are told one by one.
 const TOLD: usize = 20;
+/// How much of a file is read at once.
+const BUFFER: usize = 1 << 16;
+/// Collects garbage and empties namespaces, where it has no service accounts of its own.
+const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 
 /// Who is who in the log.
 #[derive(Debug, Clone)]
@@ -42,11 +50,59 @@ pub struct Who {
 
 impl Who {
     fn is_controller(&self, user: &str) -> bool {
-        self.controllers.contains(user) || user.starts_with("system:serviceaccount:")
+        self.controllers.contains(user) || user == CONTROLLER_MANAGER || user.starts_with("system:serviceaccount:")
     }
 }
 
-/// Rebuilds a history. Fed with files, in the order of time.
+/// A file of an audit log.
+pub struct Source<'a> {
+    name: String,
+    reader: Box<dyn BufRead + 'a>,
+    line: u64,
+}
+
+impl<'a> Source<'a> {
+    /// A file, plain or gzip; `name` is what it is called in messages.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Result<Self, ReadError> {
+        let name = name.into();
+        let mut reader = BufReader::with_capacity(BUFFER, reader);
+        let is_packed = match reader.fill_buf() {
+            Ok(begin) => begin.starts_with(&[0x1f, 0x8b]),
+            Err(source) => return Err(ReadError::File { file: name, source }),
+        };
+        Ok(Self {
+            name,
+            reader: if is_packed {
+                Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(reader)))
+            } else {
+                Box::new(reader)
+            },
+            line: 0,
+        })
+    }
+}
+
+/// A log cannot be read, or nobody takes what it says.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// A file cannot be read to its end.
+    #[error("{file} cannot be read")]
+    File {
+        /// The file.
+        file: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The history cannot be written.
+    #[error("the history cannot be written")]
+    Sink(#[source] io::Error),
+}
+
+/// Rebuilds a history.
 #[derive(Debug)]
 pub struct Rebuild<'a> {
     rules: &'a Rules,
@@ -80,6 +136,8 @@ pub struct Counts {
 struct Standing {
     generation: u64,
     is_paused: bool,
+    /// Whether its members are paused with it.
+    hands_down: bool,
     /// Since when it is acknowledged.
     acknowledged: Option<Timestamp>,
 }
@@ -96,6 +154,7 @@ struct Logged {
     request_uri: String,
     verb: String,
     user: User,
+    impersonated_user: Option<User>,
     user_agent: String,
     object_ref: Option<Reference>,
     response_status: Status,
@@ -103,6 +162,35 @@ struct Logged {
     stage_timestamp: Option<String>,
     annotations: HashMap<String, String>,
     request_object: Option<Value>,
+}
+
+impl Logged {
+    /// As whom it was done.
+    fn by(&self) -> &str {
+        &self.impersonated_user.as_ref().unwrap_or(&self.user).username
+    }
+
+    /// What the webhook noted when it stamped: at a flip, or when it was asked for another stamp.
+    fn note(&self, key: &str) -> &str {
+        let of = |webhook: &str| self.annotations.get(&format!("{webhook}/{key}"));
+        of(FLIP).or_else(|| of(KEYS)).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Whether something was written, and what is done is done.
+    fn is_write(&self) -> bool {
+        let is_write = matches!(
+            self.verb.as_str(),
+            "create" | "update" | "patch" | "delete" | "deletecollection"
+        );
+        let is_done = self.stage == "ResponseComplete" && (200..300).contains(&self.response_status.code);
+        // A deletion has its options in its body.
+        let options = self.request_object.as_ref().and_then(|body| body.get("dryRun"));
+        let is_dry = self.request_uri.contains("dryRun=")
+            || options
+                .and_then(Value::as_array)
+                .is_some_and(|dry_run| !dry_run.is_empty());
+        is_write && is_done && !is_dry
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -149,122 +237,182 @@ impl<'a> Rebuild<'a> {
         &self.counts
     }
 
-    /// Reads a file, plain or gzip. `sink` takes each event of the history, `progress` the bytes that were read.
+    /// Reads files, in the order of the times at which their requests were complete. `sink` takes each event of the
+    /// history, `progress` the bytes that were read.
     ///
     /// # Errors
-    /// The file cannot be read, or the sink fails.
-    pub fn file(
+    /// A file cannot be read, or the sink fails.
+    pub fn read(
         &mut self,
-        name: &str,
-        reader: impl Read,
+        sources: Vec<Source<'_>>,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<()> {
-        let mut reader = BufReader::with_capacity(1 << 16, reader);
-        if reader.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-            self.lines(
-                name,
-                BufReader::with_capacity(1 << 16, MultiGzDecoder::new(reader)),
-                sink,
-                progress,
-            )
-        } else {
-            self.lines(name, reader, sink, progress)
+    ) -> Result<(), ReadError> {
+        let mut open = Vec::with_capacity(sources.len());
+        for mut source in sources {
+            if let Some(next) = self.next(&mut source, progress)? {
+                open.push((next, source));
+            }
         }
+        // Of equal times the file that was named first.
+        while let Some(first) = (0..open.len()).min_by_key(|i| open.get(*i).map(|((at, ..), _)| *at)) {
+            let Some(((_, object, logged), source)) = open.get_mut(first) else {
+                return Ok(());
+            };
+            let logged = std::mem::take(logged);
+            let object = object.clone();
+            match self.next(source, progress)? {
+                Some(next) => {
+                    if let Some((before, _)) = open.get_mut(first) {
+                        *before = next;
+                    }
+                }
+                None => drop(open.remove(first)),
+            }
+            self.event(object, logged, sink).map_err(ReadError::Sink)?;
+        }
+        Ok(())
     }
 
-    fn lines(
+    /// The next write to an object of a ruled kind.
+    fn next(
         &mut self,
-        name: &str,
-        mut reader: impl BufRead,
-        sink: &mut dyn FnMut(Event) -> io::Result<()>,
+        source: &mut Source<'_>,
         progress: &mut dyn FnMut(u64),
-    ) -> io::Result<()> {
+    ) -> Result<Option<(Timestamp, Object, Logged)>, ReadError> {
+        let name = source.name.clone();
+        let failed = |source| ReadError::File {
+            file: name.clone(),
+            source,
+        };
         let mut line = Vec::new();
-        let mut number = 0;
         loop {
             line.clear();
-            let read = reader.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+            let reader = &mut source.reader;
+            let read = reader
+                .by_ref()
+                .take(LONGEST)
+                .read_until(b'\n', &mut line)
+                .map_err(failed)?;
             if read == 0 {
-                return Ok(());
+                return Ok(None);
             }
-            number += 1;
+            source.line += 1;
             self.counts.lines += 1;
             progress(read as u64);
             if read as u64 == LONGEST && line.last() != Some(&b'\n') {
-                self.unreadable(name, number, "longer than any event of an API server".to_owned());
-                skip_line(&mut reader, progress)?;
+                self.unreadable(source, "longer than any event of an API server".to_owned());
+                skip_line(&mut source.reader, progress).map_err(failed)?;
                 continue;
             }
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            match serde_json::from_slice::<Logged>(&line) {
-                Ok(logged) if logged.kind == "Event" => self.event(logged, sink)?,
-                Ok(_) => self.unreadable(name, number, "no audit event".to_owned()),
-                Err(error) => self.unreadable(name, number, error.to_string()),
+            let logged = match serde_json::from_slice::<Logged>(&line) {
+                Ok(logged) if logged.kind == "Event" => logged,
+                Ok(_) => {
+                    self.unreadable(source, "no audit event".to_owned());
+                    continue;
+                }
+                Err(error) => {
+                    self.unreadable(source, error.to_string());
+                    continue;
+                }
+            };
+            if !logged.is_write() {
+                continue;
+            }
+            let Some(object) = logged.object_ref.as_ref().and_then(|reference| self.object(reference)) else {
+                continue;
+            };
+            let at = logged.stage_timestamp.as_deref().unwrap_or_default();
+            match at.parse() {
+                Ok(at) => return Ok(Some((at, object, logged))),
+                Err(_) => self.unreadable(source, format!("its stageTimestamp `{at}` is no time")),
             }
         }
     }
 
-    fn unreadable(&mut self, file: &str, line: u64, why: String) {
+    fn unreadable(&mut self, source: &Source<'_>, why: String) {
         self.counts.unreadable += 1;
         if self.counts.told.len() < TOLD {
-            self.counts.told.push((file.to_owned(), line, why));
+            self.counts.told.push((source.name.clone(), source.line, why));
         }
     }
 
-    fn event(&mut self, logged: Logged, sink: &mut dyn FnMut(Event) -> io::Result<()>) -> io::Result<()> {
-        let is_write = matches!(
-            logged.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        );
-        let is_done = logged.stage == "ResponseComplete" && (200..300).contains(&logged.response_status.code);
-        if !is_write || !is_done || logged.request_uri.contains("dryRun=") {
-            return Ok(());
+    fn event(
+        &mut self,
+        object: Object,
+        logged: Logged,
+        sink: &mut dyn FnMut(Event) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let is_main = logged
+            .object_ref
+            .as_ref()
+            .is_some_and(|reference| reference.subresource.is_empty());
+        if let Some(generation) = parse_generation(logged.note("generation")).filter(|_| is_main) {
+            return self.flip(object, generation, logged, sink);
         }
-        let Some(reference) = &logged.object_ref else {
-            return Ok(());
-        };
-        let Some(object) = self.object(reference) else {
-            return Ok(());
-        };
-        let note = |key: &str| {
-            let suffix = format!("{FLIP}/{key}");
-            logged.annotations.get(&suffix).map(String::as_str).unwrap_or_default()
-        };
-        if let Some(generation) = parse_generation(note("generation")).filter(|_| reference.subresource.is_empty()) {
-            let standing = Standing {
-                generation,
-                is_paused: note("after") != "nothing",
-                acknowledged: None,
-            };
-            self.standing.insert(object.clone(), standing);
-            self.counts.flips += 1;
-            return sink(Event::LoggedFlip {
-                object,
-                generation,
-                hasty: note("hasty") == "true",
-                before: note("before").to_owned(),
-                after: note("after").to_owned(),
-                flipped_at: logged.request_received_timestamp.unwrap_or_default(),
-                by: logged.user.username,
-                audit_id: logged.audit_id,
-            });
-        }
-        if self.who.companions.contains(&logged.user.username) {
-            return if reference.subresource.is_empty() {
+        if self.who.companions.contains(logged.by()) {
+            return if is_main {
                 self.companion(object, logged, sink)
             } else {
                 Ok(())
             };
         }
-        if logged.verb == "delete" && reference.subresource.is_empty() {
-            let told = self.write(&object, &logged, sink);
-            self.standing.remove(&object);
-            return told;
+        if logged.verb == "deletecollection" {
+            // Which of them the log does not say.
+            let is_one = |one: &&Object| {
+                one.kind == object.kind && (object.namespace.is_empty() || one.namespace == object.namespace)
+            };
+            let known = self.standing.keys().chain(self.above.keys()).filter(is_one);
+            let all: BTreeSet<Object> = known.cloned().collect();
+            return all.into_iter().try_for_each(|one| self.write(one, &logged, sink));
         }
-        self.write(&object, &logged, sink)
+        if logged.verb == "create" && is_main {
+            // Another one of that name: what was known is of the one before.
+            self.standing.remove(&object);
+        }
+        self.write(object, &logged, sink)
+    }
+
+    fn flip(
+        &mut self,
+        object: Object,
+        generation: u64,
+        logged: Logged,
+        sink: &mut dyn FnMut(Event) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let after = logged.note("after").to_owned();
+        let rule = self
+            .kinds
+            .values()
+            .find(|kind| kind.to_string() == object.kind)
+            .and_then(|kind| self.rules.rule_for(kind));
+        let inherited = rule
+            .iter()
+            .flat_map(|rule| &rule.inputs)
+            .filter(|input| input.inherited);
+        let standing = Standing {
+            generation,
+            is_paused: after != "nothing",
+            hands_down: inherited
+                .into_iter()
+                .any(|input| after.split(" and ").any(|on| on == input.id.0)),
+            acknowledged: None,
+        };
+        self.standing.insert(object.clone(), standing);
+        self.counts.flips += 1;
+        sink(Event::LoggedFlip {
+            object,
+            generation,
+            hasty: logged.note("hasty") == "true",
+            before: logged.note("before").to_owned(),
+            after,
+            by: logged.by().to_owned(),
+            flipped_at: logged.request_received_timestamp.unwrap_or_default(),
+            audit_id: logged.audit_id,
+        })
     }
 
     /// A write of the companion to the object itself: an acknowledgement, or one that is taken back.
@@ -286,7 +434,6 @@ impl<'a> Rebuild<'a> {
             return Ok(());
         }
         let at = logged.stage_timestamp.unwrap_or_default();
-        // Without a time that can be read nothing is after it.
         standing.acknowledged = at.parse().ok();
         self.counts.acknowledgements += 1;
         sink(Event::LoggedAcknowledgement {
@@ -298,46 +445,57 @@ impl<'a> Rebuild<'a> {
         })
     }
 
+    /// A write that may be a controller's. One that was under way when the acknowledgement was stored, and complete only
+    /// then, is told as well: nobody can say that it came before.
     fn write(
         &mut self,
-        object: &Object,
+        object: Object,
         logged: &Logged,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
-        if !self.who.is_controller(&logged.user.username) {
-            return Ok(());
-        }
-        let received = logged.request_received_timestamp.as_deref().unwrap_or_default();
-        let Ok(at) = received.parse::<Timestamp>() else {
+        let is_controller = self.who.is_controller(&logged.user.username) || self.who.is_controller(logged.by());
+        let complete = logged
+            .stage_timestamp
+            .as_deref()
+            .and_then(|at| at.parse::<Timestamp>().ok());
+        let (true, Some(complete)) = (is_controller, complete) else {
             return Ok(());
         };
         let stands = |of: &Object| {
             let standing = self.standing.get(of)?;
-            let after = standing.is_paused && standing.acknowledged.is_some_and(|acknowledged| at > acknowledged);
-            after.then_some(standing.generation)
+            let after = standing.is_paused
+                && standing
+                    .acknowledged
+                    .is_some_and(|acknowledged| complete > acknowledged);
+            after.then_some(standing)
         };
-        let inherited = self.above.get(object).into_iter().flatten();
-        let found = stands(object).map(|generation| (generation, None)).or_else(|| {
-            inherited
-                .clone()
-                .find_map(|above| Some((stands(above)?, Some(above.clone()))))
+        let own = stands(&object).map(|standing| (standing.generation, None));
+        let found = own.or_else(|| {
+            self.above.get(&object)?.iter().find_map(|above| {
+                let standing = stands(above).filter(|standing| standing.hands_down)?;
+                Some((standing.generation, Some(above.clone())))
+            })
         });
         let Some((generation, inherited_from)) = found else {
             return Ok(());
         };
         self.counts.writes += 1;
+        let by = match &logged.impersonated_user {
+            Some(user) => format!("{} as {}", logged.user.username, user.username),
+            None => logged.user.username.clone(),
+        };
         let reference = logged.object_ref.as_ref();
         sink(Event::LoggedWrite {
-            object: object.clone(),
+            object,
             generation,
             inherited_from,
             verb: logged.verb.clone(),
             subresource: reference
                 .map(|reference| reference.subresource.clone())
                 .unwrap_or_default(),
-            by: logged.user.username.clone(),
+            by,
             user_agent: logged.user_agent.clone(),
-            written_at: received.to_owned(),
+            written_at: logged.request_received_timestamp.clone().unwrap_or_default(),
             audit_id: logged.audit_id.clone(),
         })
     }

@@ -12,9 +12,9 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    audit_log::{Rebuild, Who},
+    audit_log::{Rebuild, Source, Who},
     entry::{Event, GENESIS, Head, Object, digest, read},
-    verify::{Verified, What, files, verify},
+    verify::{Verified, What, files, verify, verify_all},
     write::{History, Medium, Settings, Writer},
 };
 use crate::{
@@ -223,7 +223,9 @@ fn rotation_keeps_the_chain_and_a_missing_file_is_found() {
     fs::rename(&moved, &all[1]).unwrap();
     // The file that is written to is gone: the chain goes on, and who noted a hash of it finds out.
     let noted = verified.head.hash;
+    assert_eq!(verify_all(&path, None).unwrap().1.problems, []);
     fs::remove_file(&path).unwrap();
+    assert_eq!(whats(&verify_all(&path, None).unwrap().1), [What::NoLast]);
     write(&path, 1500, 1);
     let found = verify(&files(&path).unwrap(), Some(&noted)).unwrap();
     assert_eq!(whats(&found), [What::NoHead(noted)]);
@@ -385,6 +387,10 @@ fn logged(user: &str, verb: &str, resource: &str, name: &str, second: u32, flip:
 }
 
 fn rebuilt(log: &[u8], objects: &Objects) -> (Vec<Event>, super::audit_log::Counts) {
+    rebuilt_from(&[log], objects)
+}
+
+fn rebuilt_from(logs: &[&[u8]], objects: &Objects) -> (Vec<Event>, super::audit_log::Counts) {
     let rules = Rules::capi().unwrap();
     let who = Who {
         companions: BTreeSet::from(["companion".to_owned()]),
@@ -396,7 +402,8 @@ fn rebuilt(log: &[u8], objects: &Objects) -> (Vec<Event>, super::audit_log::Coun
         found.push(event);
         Ok(())
     };
-    rebuild.file("audit.log", log, &mut sink, &mut |_| {}).unwrap();
+    let sources = logs.iter().map(|log| Source::new("audit.log", *log).unwrap());
+    rebuild.read(sources.collect(), &mut sink, &mut |_| {}).unwrap();
     let counts = rebuild.counts().clone();
     (found, counts)
 }
@@ -422,18 +429,7 @@ fn an_audit_log_tells_who_wrote_to_what_is_paused() {
     assert_eq!((counts.flips, counts.acknowledgements, counts.writes), (2, 2, 1));
 
     // With the objects at hand also what inherits.
-    let rules = Rules::capi().unwrap();
-    let of = |value: Value| ruled(&rules, serde_json::from_value(value).unwrap()).unwrap();
-    let all = vec![
-        of(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
-            "metadata": {"name": "c", "namespace": "n", "uid": "u"}})),
-        of(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
-            "metadata": {"name": "m", "namespace": "n", "uid": "v"}, "spec": {"clusterName": "c"}})),
-    ];
-    let objects = Objects {
-        all,
-        ..Objects::default()
-    };
+    let objects = cluster_and_machine();
     let (found, counts) = rebuilt(text.as_bytes(), &objects);
     assert_eq!(counts.writes, 2);
     let Some(Event::LoggedWrite {
@@ -459,6 +455,104 @@ fn an_audit_log_tells_who_wrote_to_what_is_paused() {
         encoder.finish().unwrap();
     }
     assert_eq!(rebuilt(&packed, &objects).0, found);
+
+    // Two API servers have answered by turns, each with a log of its own.
+    let mut logs = [String::new(), String::new()];
+    for (i, event) in events.iter().enumerate() {
+        logs[i % 2].push_str(&format!("{event}\n"));
+    }
+    for order in [[0, 1], [1, 0]] {
+        let logs = order.map(|i| logs[i].as_bytes());
+        let (merged, counts) = rebuilt_from(&logs, &objects);
+        assert_eq!((merged.len(), counts.writes), (found.len(), 2), "{merged:?}");
+    }
+}
+
+fn cluster_and_machine() -> Objects {
+    let rules = Rules::capi().unwrap();
+    let of = |value: Value| ruled(&rules, serde_json::from_value(value).unwrap()).unwrap();
+    let all = vec![
+        of(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster",
+            "metadata": {"name": "c", "namespace": "n", "uid": "u"}})),
+        of(json!({"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+            "metadata": {"name": "m", "namespace": "n", "uid": "v"}, "spec": {"clusterName": "c"}})),
+    ];
+    Objects {
+        all,
+        ..Objects::default()
+    }
+}
+
+/// How many writes of controllers are told, of these events after a pause of the Cluster that is acknowledged.
+fn told(after: &str, events: &[Value]) -> u64 {
+    let mut all = vec![
+        logged("alice", "patch", "clusters", "c", 1, Some((1, after))),
+        logged("companion", "patch", "clusters", "c", 2, None),
+    ];
+    all.extend(events.iter().cloned());
+    let text: String = all.iter().map(|event| format!("{event}\n")).collect();
+    rebuilt(text.as_bytes(), &cluster_and_machine()).1.writes
+}
+
+#[test]
+fn no_write_of_a_controller_slips_through() {
+    let manager = "system:serviceaccount:capi-system:capi-manager";
+    let changed = |mut event: Value, change: &dyn Fn(&mut Value)| {
+        change(&mut event);
+        event
+    };
+    let update = |name: &str, second| logged(manager, "update", "clusters", name, second, None);
+    assert_eq!(told("spec.paused", &[update("c", 3)]), 1);
+    // One that was under way when the acknowledgement was stored.
+    let under_way = changed(update("c", 3), &|event| {
+        event["requestReceivedTimestamp"] = json!("2026-01-01T00:00:00.9Z");
+    });
+    assert_eq!(told("spec.paused", &[under_way]), 1);
+    // Deleted, and not gone yet: its controller goes on with it. Another one of that name is not paused.
+    let delete = logged("bob", "delete", "clusters", "c", 3, None);
+    assert_eq!(told("spec.paused", &[delete.clone(), update("c", 4)]), 1);
+    let create = logged("bob", "create", "clusters", "c", 4, None);
+    assert_eq!(told("spec.paused", &[delete, create, update("c", 5)]), 0);
+    // All at once: the Cluster, and the Machine that inherits.
+    for resource in ["clusters", "machines"] {
+        let all = logged(manager, "deletecollection", resource, "", 3, None);
+        let all = changed(all, &|event| {
+            event["objectRef"].as_object_mut().unwrap().remove("name");
+        });
+        assert_eq!(told("spec.paused", &[all]), 1, "{resource}");
+    }
+    // On behalf of somebody, in either direction.
+    let as_bob = changed(update("c", 3), &|event| {
+        event["impersonatedUser"] = json!({"username": "bob"})
+    });
+    assert_eq!(told("spec.paused", &[as_bob]), 1);
+    let as_manager = changed(logged("bob", "update", "clusters", "c", 3, None), &|event| {
+        event["impersonatedUser"] = json!({"username": manager});
+    });
+    assert_eq!(told("spec.paused", &[as_manager]), 1);
+    let collector = logged("system:kube-controller-manager", "delete", "machines", "m", 3, None);
+    assert_eq!(told("spec.paused", &[collector]), 1);
+    // Nothing was written.
+    for (path, value) in [
+        ("requestURI", json!("/apis/x?dryRun=All")),
+        ("requestObject", json!({"kind": "DeleteOptions", "dryRun": ["All"]})),
+        ("responseStatus", json!({"code": 409})),
+        ("stage", json!("RequestReceived")),
+    ] {
+        let nothing = changed(update("c", 3), &|event| event[path] = value.clone());
+        assert_eq!(told("spec.paused", &[nothing]), 0, "{path}");
+    }
+    // A Cluster's annotation pauses nobody but itself.
+    let of_machine = logged(manager, "update", "machines", "m", 3, None);
+    assert_eq!(told("spec.paused", std::slice::from_ref(&of_machine)), 1);
+    assert_eq!(told("cluster.x-k8s.io/paused", &[of_machine]), 0);
+    // Another stamp was asked for: what was acknowledged is so no more.
+    let touched = changed(logged("bob", "patch", "clusters", "c", 3, None), &|event| {
+        event["annotations"] = json!({"keys.pausegen.io/generation": "3", "keys.pausegen.io/after": "spec.paused"});
+    });
+    assert_eq!(told("spec.paused", &[touched.clone(), update("c", 4)]), 0);
+    let echo = logged("companion", "patch", "clusters", "c", 4, None);
+    assert_eq!(told("spec.paused", &[touched, echo, update("c", 5)]), 1);
 }
 
 #[test]

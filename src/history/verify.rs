@@ -64,6 +64,8 @@ pub enum What {
     },
     /// The head that was expected is not in the chain: its end is cut off, or it is another chain.
     NoHead(String),
+    /// The file that is written to is not there, and rotated ones are.
+    NoLast,
 }
 
 impl fmt::Display for Problem {
@@ -101,6 +103,10 @@ impl fmt::Display for Problem {
                 f.write_str(": it was chained to another line than the one before it: that one was replaced")
             }
             What::Lost { events } => write!(f, ": the writer had no room for {events} events"),
+            What::NoLast => f.write_str(
+                ": is not there, and files before it are: what was written last is missing, unless the writer was stopped while \
+                 it began this file",
+            ),
             What::NoHead(head) => write!(
                 f,
                 ": the head {head} is not in the chain: its end is cut off, or it is another one"
@@ -176,6 +182,23 @@ pub(super) fn rotated(path: &Path) -> io::Result<BTreeMap<u64, PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Checks a history with all that was rotated from it.
+///
+/// # Errors
+/// As [`files`] and [`verify`].
+pub fn verify_all(path: &Path, expect_head: Option<&str>) -> Result<(Vec<PathBuf>, Verified), VerifyError> {
+    let found = files(path)?;
+    let mut verified = verify(&found, expect_head)?;
+    if found.last().is_none_or(|last| last != path) {
+        verified.problems.push(Problem {
+            file: path.display().to_string(),
+            line: 0,
+            what: What::NoLast,
+        });
+    }
+    Ok((found, verified))
 }
 
 /// Checks files, in their order.
