@@ -93,23 +93,40 @@ fn line(out: &mut String, cells: &[String; 22]) {
     out.push_str("\r\n");
 }
 
-/// Spreadsheets take what begins with one of these for a formula, also in full width.
-fn is_formula(text: &str) -> bool {
-    let first = text.chars().find(|c| !c.is_whitespace() && *c != '"');
-    matches!(
-        first,
-        Some('=' | '+' | '-' | '@' | '|' | '%' | '＝' | '＋' | '－' | '＠')
-    ) || text.starts_with(['\t', '\r', '\n'])
+/// What spreadsheets take for the beginning of a formula, also in full width.
+const SIGNS: [char; 10] = ['=', '+', '-', '@', '|', '%', '＝', '＋', '－', '＠'];
+
+/// Text with an apostrophe before whatever would begin a formula: at the beginning of the cell, and behind a semicolon, where
+/// a spreadsheet of another country begins the next cell, quotes or not.
+fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    let mut pending = String::new();
+    let mut is_start = true;
+    if text.starts_with(['\t', '\r', '\n']) {
+        out.push('\'');
+    }
+    for c in text.chars() {
+        if is_start && (c.is_whitespace() || c == '"') {
+            pending.push(c);
+            continue;
+        }
+        if is_start && SIGNS.contains(&c) && !out.ends_with('\'') {
+            out.push('\'');
+        }
+        out.push_str(&pending);
+        pending.clear();
+        out.push(c);
+        is_start = c == ';';
+    }
+    out.push_str(&pending);
+    out
 }
 
 fn quoted(cell: &str) -> String {
-    let mut cell = if is_formula(cell) {
-        format!("'{}", text::clean(cell))
-    } else {
-        text::clean(cell).into_owned()
-    };
+    let cell = text::clean(&harmless(cell)).into_owned();
     if cell.contains([',', '"', ';', ' ', '\'']) {
-        cell = format!("\"{}\"", cell.replace('"', "\"\""));
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell
     }
-    cell
 }

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{age, evidence, number, paused_by, waits_for};
 use crate::report::{
-    model::{Report, Row, SinceFrom},
+    model::{Report, Row, SinceFrom, Status},
     text,
 };
 
@@ -66,12 +66,13 @@ fn head(out: &mut String, report: &Report) {
         safe(&report.source),
         at = safe(&report.at)
     ));
+    let many = |count: usize, one: &'static str, several: &'static str| (count, if count == 1 { one } else { several });
     for (count, what) in [
-        (totals.objects, "objects read"),
-        (totals.rows, "objects shown here"),
+        many(totals.objects, "object read", "objects read"),
+        many(totals.rows, "object on this page", "objects on this page"),
         (totals.paused, "paused"),
         (totals.unacknowledged, "not acknowledged"),
-        (totals.findings, "findings"),
+        many(totals.findings, "finding", "findings"),
     ] {
         out.push_str(&format!("<li><strong>{count}</strong>{what}</li>\n"));
     }
@@ -159,17 +160,22 @@ fn object(out: &mut String, row: &Row, depth: usize, now: Timestamp) {
             .next()
             .map_or("", String::as_str);
         format!(
-            "<span class=\"quiet\">below {}: </span><span class=\"kin\" aria-hidden=\"true\">└ </span>",
+            "<span class=\"quiet\">below {}: </span><span class=\"kin\" aria-hidden=\"true\">└</span>",
             safe(above)
         )
     };
     out.push_str(&format!(
         "<tr data-status=\"{status}\" data-kind=\"{kind}\" data-found=\"{found}\">\n\
          <th scope=\"row\" style=\"padding-left:{indent}rem\">{kin}{kind} {name}<small>{namespace}</small></th>\n\
-         <td><span class=\"badge {status}\">{status}</span></td>\n",
+         <td><span class=\"badge {status}\">{status}</span>{lags}</td>\n",
         kind = safe(&row.kind),
         name = safe(&row.name),
         namespace = safe(&row.namespace),
+        lags = if row.status == Status::Inherited && !row.waits_for.is_empty() {
+            " <span class=\"badge Pending\">not answered</span>"
+        } else {
+            ""
+        },
         found = if row.findings.is_empty() { "no" } else { "yes" },
         indent = 0.75 + depth.min(DEPTH) as f32,
     ));
@@ -190,8 +196,9 @@ fn object(out: &mut String, row: &Row, depth: usize, now: Timestamp) {
         .unwrap_or_default();
     let since = match &row.since {
         Some(since) => format!(
-            "<time datetime=\"{0}\">{0}</time><small>{1} ago</small>",
+            "<time datetime=\"{}\">{}</time><small>{} ago</small>",
             safe(since),
+            safe(&to_the_second(since)),
             age(Some(since), now)
         ),
         None => String::new(),
@@ -219,6 +226,12 @@ fn object(out: &mut String, row: &Row, depth: usize, now: Timestamp) {
         out.push_str(&format!("<small>Not asked: {}</small>", safe(&row.excluded.join("; "))));
     }
     out.push_str("</td>\n</tr>\n");
+}
+
+/// A time without fractions; what is none stays as it was found.
+fn to_the_second(time: &str) -> String {
+    time.parse::<Timestamp>()
+        .map_or_else(|_| time.to_owned(), |at| format!("{at:.0}"))
 }
 
 /// A flip with its acknowledgement.
@@ -299,10 +312,14 @@ fn timeline(out: &mut String, report: &Report, now: Timestamp) {
     out.push_str("<ol aria-labelledby=\"timeline\">\n");
     for bar in flips.iter().take(LISTED) {
         let echo = match bar.acknowledged {
-            Some(at) => format!(
-                "acknowledged <time datetime=\"{at:.0}\">{at:.0}</time> ({})",
-                safe(&bar.evidence)
-            ),
+            Some(at) => {
+                let evidence = Some(&bar.evidence).filter(|evidence| !evidence.is_empty());
+                let evidence = evidence.map(|evidence| format!(" ({})", safe(evidence)));
+                format!(
+                    "acknowledged <time datetime=\"{at:.0}\">{at:.0}</time>{}",
+                    evidence.unwrap_or_default()
+                )
+            }
             None if bar.stands => "<strong>not acknowledged</strong>".to_owned(),
             None => "not acknowledged before the next flip".to_owned(),
         };

@@ -10,8 +10,8 @@ use crate::report::{
 
 /// Between two columns.
 const GAP: usize = 3;
-/// Columns of text are not made narrower than this by a small terminal.
-const LEAST: usize = 8;
+/// What a terminal that is too small may make of the gap and of the widest columns, one after the other.
+const SMALLER: [(usize, usize); 3] = [(GAP, 8), (2, 8), (1, 4)];
 
 struct Column {
     title: &'static str,
@@ -29,7 +29,12 @@ pub(super) fn render(report: &Report, wide: bool, style: Style, now: Timestamp) 
             text::count(report.totals.objects, "object")
         );
     }
-    let columns = columns(wide, style.namespaces);
+    let mut columns = columns(wide, style.namespaces);
+    if style.columns.is_some() {
+        // Room is dear on a terminal.
+        let says = |column: &Column| report.rows.iter().any(|row| !(column.cell)(row, now).is_empty());
+        columns.retain(says);
+    }
     let cells: Vec<Vec<String>> = report
         .rows
         .iter()
@@ -46,13 +51,13 @@ pub(super) fn render(report: &Report, wide: bool, style: Style, now: Timestamp) 
             *width = (*width).max(text::width(cell));
         }
     }
-    fit(&mut widths, style.columns);
+    let gap = fit(&mut widths, style.columns);
     let mut out = String::new();
     let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();
-    line(&mut out, titles.iter().copied(), &widths, None);
+    line(&mut out, titles.iter().copied(), &widths, gap, None);
     for (row, cells) in report.rows.iter().zip(&cells) {
         let color = style.color.then(|| color(row)).flatten();
-        line(&mut out, cells.iter().map(String::as_str), &widths, color);
+        line(&mut out, cells.iter().map(String::as_str), &widths, gap, color);
     }
     findings(&mut out, report, style);
     out
@@ -92,24 +97,29 @@ fn columns(wide: bool, namespaces: bool) -> Vec<Column> {
     columns
 }
 
-/// Makes the widest columns narrower until the line fits.
-fn fit(widths: &mut [usize], columns: Option<usize>) {
-    let Some(columns) = columns else { return };
-    let gaps = GAP * widths.len().saturating_sub(1);
-    while widths.iter().sum::<usize>() + gaps > columns {
-        let Some(widest) = widths.iter_mut().max() else { return };
-        if *widest <= LEAST {
-            return;
+/// Makes the widest columns narrower until the line fits, and says how much is between two columns then.
+fn fit(widths: &mut [usize], columns: Option<usize>) -> usize {
+    let Some(columns) = columns else { return GAP };
+    for (gap, least) in SMALLER {
+        let gaps = gap * widths.len().saturating_sub(1);
+        while widths.iter().sum::<usize>() + gaps > columns {
+            match widths.iter_mut().max() {
+                Some(widest) if *widest > least => *widest -= 1,
+                _ => break,
+            }
         }
-        *widest -= 1;
+        if widths.iter().sum::<usize>() + gaps <= columns {
+            return gap;
+        }
     }
+    1
 }
 
-fn line<'a>(out: &mut String, cells: impl Iterator<Item = &'a str>, widths: &[usize], color: Option<&str>) {
+fn line<'a>(out: &mut String, cells: impl Iterator<Item = &'a str>, widths: &[usize], gap: usize, color: Option<&str>) {
     let mut line = String::new();
     for (cell, width) in cells.zip(widths) {
         let cell = text::cut(cell, *width);
-        let space = width.saturating_sub(text::width(&cell)) + GAP;
+        let space = width.saturating_sub(text::width(&cell)) + gap;
         line.push_str(&cell);
         line.extend(std::iter::repeat_n(' ', space));
     }

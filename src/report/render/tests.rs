@@ -136,13 +136,30 @@ fn json_and_yaml_read_back_as_they_were() {
 #[test]
 fn no_cell_is_a_formula() {
     for formula in [
-        "=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\"=1", "|cmd", "＝1", "%x", "\r=1",
+        "=1+1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        " =1",
+        "\"=1",
+        "|cmd",
+        "＝1",
+        "%x",
+        "\r=1",
+        "a;=1",
+        "a; \"-1;+1",
     ] {
         let csv = rendered(formula, Format::Csv);
         let line = csv.lines().nth(1).unwrap();
         for cell in cells(line) {
             let first = cell.chars().find(|c| !c.is_whitespace() && *c != '"').unwrap_or('x');
             assert!(!"=+-@|%＝\t".contains(first), "{formula:?}: {cell:?}");
+        }
+        // Where the comma is for decimals a semicolon begins the next cell, and quotes within one mean nothing.
+        for cell in line.split(';') {
+            let first = cell.chars().find(|c| !c.is_whitespace() && *c != '"').unwrap_or('x');
+            assert!(!"=+-@|%＝".contains(first), "{formula:?}: {cell:?}");
         }
     }
     assert!(
@@ -214,7 +231,16 @@ fn a_table_fits_its_terminal() {
     assert!(table[1].starts_with("\u{1b}[33m") && table[1].ends_with("\u{1b}[0m"));
     for line in out.lines() {
         let plain = line.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
-        assert!(crate::report::text::width(&plain) <= 140, "{plain}");
+        assert!(crate::report::text::width(&plain) <= 100, "{plain}");
+    }
+    let small = Style {
+        columns: Some(72),
+        ..style
+    };
+    let out = render(&hostile("a long word"), Format::Table, small, now()).unwrap();
+    for line in out.lines().take(2) {
+        let plain = line.replace("\u{1b}[33m", "").replace("\u{1b}[0m", "");
+        assert!(crate::report::text::width(&plain) <= 72, "{plain}");
     }
     let plain = render(&hostile("x"), Format::Table, Style::default(), now()).unwrap();
     assert!(!plain.contains('\u{1b}'));
