@@ -11,7 +11,10 @@ use std::{
 use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 
-use super::{client::KubectlArgs, cluster, rules, times};
+use super::{
+    client::{KubectlArgs, Reached},
+    cluster, rules, times,
+};
 use crate::{
     history::{past, verify},
     report::{
@@ -74,7 +77,7 @@ pub struct Args {
     #[arg(long)]
     unacknowledged: bool,
     /// Go on, and print every row that changes
-    #[arg(short, long, conflicts_with = "files")]
+    #[arg(short, long, conflicts_with_all = ["files", "history"])]
     watch: bool,
     /// The format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = FormatArg::Table)]
@@ -174,16 +177,25 @@ async fn try_run(args: Args) -> super::Result {
         all: false,
     };
     let format = Format::from(output);
+    if watch && matches!(format, Format::Markdown | Format::Html | Format::OpenReports) {
+        return Err(
+            "--watch goes with -o table, wide, name, csv, json and yaml: the other formats are whole documents".into(),
+        );
+    }
     let objects = if files.is_empty() {
-        let (client, default_namespace) = cluster_args.client().await?;
+        let Reached {
+            client,
+            namespace,
+            server,
+        } = cluster_args.reach().await?;
         if !all_namespaces {
-            query.namespace.get_or_insert(default_namespace);
+            query.namespace.get_or_insert(namespace);
         }
         let kinds = cluster::served(&client, &rules).await?;
+        let source = source(&server, query.namespace.as_deref());
         if watch {
-            return watch::run(client, rules, kinds, query, format).await;
+            return watch::run(client, rules, kinds, query, format, source).await;
         }
-        let source = source(query.namespace.as_deref());
         cluster::read(&client, &kinds, query.namespace.as_deref(), source).await?
     } else {
         let (read, from) = (files, std::sync::Arc::new(rules));
@@ -194,10 +206,10 @@ async fn try_run(args: Args) -> super::Result {
     answer(&rules, &objects, &query, format, history.as_deref())
 }
 
-fn source(namespace: Option<&str>) -> String {
+fn source(server: &str, namespace: Option<&str>) -> String {
     match namespace {
-        Some(namespace) => format!("namespace {namespace}"),
-        None => "all namespaces".to_owned(),
+        Some(namespace) => format!("{server}, namespace {namespace}"),
+        None => format!("{server}, all namespaces"),
     }
 }
 
@@ -234,13 +246,23 @@ fn answer(
         report.history.retain(|past| shown.contains(&past.object));
     }
     write(&render(&report, format, style(query), now)?)?;
-    if matches!(format, Format::Table | Format::Wide | Format::Name | Format::Csv) {
-        let mut err = io::stderr().lock();
-        for note in &report.unknown {
-            writeln!(err, "not known: {}", crate::report::text::clean(note))?;
-        }
+    // The others say it themselves; of a ClusterReport it is no part while the answer is complete.
+    if matches!(
+        format,
+        Format::Table | Format::Wide | Format::Name | Format::Csv | Format::OpenReports
+    ) {
+        notes(&report.unknown)?;
     }
     Ok(code(&report))
+}
+
+/// Says on stderr what cannot be known.
+fn notes(unknown: &[String]) -> io::Result<()> {
+    let mut err = io::stderr().lock();
+    for note in unknown {
+        writeln!(err, "not known: {}", crate::report::text::clean(note))?;
+    }
+    Ok(())
 }
 
 fn code(report: &Report) -> ExitCode {

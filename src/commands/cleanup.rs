@@ -37,6 +37,7 @@ const ROUNDS: usize = 3;
 
 /// Removes every key and condition of ours from all objects.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen cleanup --dry-run\n  pausegen cleanup --yes")]
 pub struct Args {
     /// The rules file, where a rule is for kinds that are no custom resources
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]

@@ -109,6 +109,15 @@ impl KubectlArgs {
     /// # Errors
     /// As [`ClientArgs::config`].
     pub async fn client(&self) -> Result<(Client, String), ClientError> {
+        let Reached { client, namespace, .. } = self.reach().await?;
+        Ok((client, namespace))
+    }
+
+    /// A client, and what it talks to.
+    ///
+    /// # Errors
+    /// As [`ClientArgs::config`].
+    pub async fn reach(&self) -> Result<Reached, ClientError> {
         let mut config = self.client.config().await?;
         if let Some(user) = &self.as_user {
             config.auth_info.impersonate = Some(user.clone());
@@ -120,7 +129,25 @@ impl KubectlArgs {
             config.read_timeout = limit;
             config.write_timeout = limit;
         }
-        let namespace = config.default_namespace.clone();
-        Ok((Client::try_from(config).map_err(ClientError::Client)?, namespace))
+        let host = config
+            .cluster_url
+            .authority()
+            .map_or("", |authority| authority.as_str());
+        let server = format!("{host}{}", config.cluster_url.path().trim_end_matches('/'));
+        Ok(Reached {
+            namespace: config.default_namespace.clone(),
+            server,
+            client: Client::try_from(config).map_err(ClientError::Client)?,
+        })
     }
+}
+
+/// A cluster that can be talked to.
+pub struct Reached {
+    /// Its client.
+    pub client: Client,
+    /// The namespace that the context names.
+    pub namespace: String,
+    /// Its API server, without a scheme.
+    pub server: String,
 }

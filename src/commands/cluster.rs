@@ -185,6 +185,11 @@ pub(super) async fn read(
         source,
         ..Objects::default()
     };
+    if kinds.is_empty() {
+        objects.incomplete = true;
+        let note = "the cluster serves none of the kinds that these rules name: is it the right one?";
+        objects.unknown.push(note.to_owned());
+    }
     for kind in in_namespace(kinds, namespace) {
         let what = format!("{}.{}", kind.resource.plural, kind.resource.group);
         match list(client, kind, namespace.unwrap_or_default()).await {

@@ -86,7 +86,7 @@ pub async fn run(args: Args) -> super::Result {
     Ok(if is_there { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn account(rules: &Rules, objects: &Objects, target: &Target) -> Result<Option<String>, audit::NoSuchHead> {
+fn account(rules: &Rules, objects: &Objects, target: &Target) -> Result<Option<String>, audit::AuditError> {
     let group_kind = &target.kind.rule.group_kind;
     let found = objects.all.iter().find(|ruled| {
         let meta = &ruled.object.metadata;

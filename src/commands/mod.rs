@@ -199,6 +199,11 @@ pub fn print_error(error: &(dyn Error + 'static)) {
         }
         source = cause.source();
     }
+    // Some of it comes from an API server or a file.
+    let lines = text
+        .lines()
+        .map(|line| format!("{}\n", crate::report::text::clean(line)));
+    let text: String = lines.collect();
     // Where stderr is gone there is nobody to tell.
     drop(std::io::stderr().write_all(text.as_bytes()));
 }

@@ -41,16 +41,32 @@ pub struct Objects {
     pub source: String,
 }
 
-/// There is no object of that name which others inherit from.
+/// What is asked for cannot be audited.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no {0} that others inherit a pause from{1}")]
-pub struct NoSuchHead(String, String);
+#[non_exhaustive]
+pub enum AuditError {
+    /// There is no object of that name which others inherit from.
+    #[error("there is no {0} that others inherit a pause from{1}")]
+    NoSuchHead(String, String),
+    /// Nobody knows a kind of that name, so that nothing would ever be found.
+    #[error("no rule names a kind `{0}`, and none of that name was read: is it spelled right?")]
+    NoSuchKind(String),
+}
 
 /// Audits what was read.
 ///
 /// # Errors
-/// The query asks for the tree of an object that is not there.
-pub fn audit(rules: &Rules, objects: &Objects, query: &Query, now: Timestamp) -> Result<Report, NoSuchHead> {
+/// The query asks for the tree of an object that is not there, or for a kind that nobody knows.
+pub fn audit(rules: &Rules, objects: &Objects, query: &Query, now: Timestamp) -> Result<Report, AuditError> {
+    let mut kinds = rules.kinds();
+    kinds.extend(objects.listed.iter().cloned());
+    if let Some(unknown) = query
+        .kinds
+        .iter()
+        .find(|filter| !kinds.iter().any(|kind| filter.matches(kind)))
+    {
+        return Err(AuditError::NoSuchKind(unknown.to_string()));
+    }
     let ground = Ground::new(rules, objects, query)?;
     let mut rows: Vec<Row> = Vec::new();
     let mut heads: BTreeMap<&str, Head> = BTreeMap::new();
@@ -105,14 +121,14 @@ struct Ground<'a> {
     /// Owners before what they own.
     sorted: Vec<Ruled>,
     namespaces: BTreeMap<String, Vec<Ruled>>,
-    /// The uid of the head whose tree is asked for.
-    tree: Option<String>,
+    /// The uids of the heads whose trees are asked for: in several namespaces there may be one of that name in each.
+    tree: Option<BTreeSet<String>>,
     /// What each uid is called, where trees are asked for.
     names: BTreeMap<String, String>,
 }
 
 impl<'a> Ground<'a> {
-    fn new(rules: &'a Rules, objects: &'a Objects, query: &'a Query) -> Result<Self, NoSuchHead> {
+    fn new(rules: &'a Rules, objects: &'a Objects, query: &'a Query) -> Result<Self, AuditError> {
         let mut sorted = objects.all.clone();
         sorted.sort_by_cached_key(|ruled| {
             let meta = &ruled.object.metadata;
@@ -131,17 +147,18 @@ impl<'a> Ground<'a> {
         let tree = match &query.cluster {
             None => None,
             Some(name) => {
-                let head = sorted.iter().find(|ruled| {
+                let heads = sorted.iter().filter(|ruled| {
                     let meta = &ruled.object.metadata;
                     ruled.rule.has_heirs()
                         && meta.name == *name
                         && query.namespace.as_ref().is_none_or(|n| *n == meta.namespace)
                 });
-                let within = |namespace: &String| format!(" in namespace {namespace}");
-                let head = head.ok_or_else(|| {
-                    NoSuchHead(name.clone(), query.namespace.as_ref().map(within).unwrap_or_default())
-                })?;
-                Some(head.object.metadata.uid.clone())
+                let heads: BTreeSet<String> = heads.map(|ruled| ruled.object.metadata.uid.clone()).collect();
+                if heads.is_empty() {
+                    let within = query.namespace.as_ref().map(|n| format!(" in namespace {n}"));
+                    return Err(AuditError::NoSuchHead(name.clone(), within.unwrap_or_default()));
+                }
+                Some(heads)
             }
         };
         let named = sorted.iter().filter(|_| query.tree || tree.is_some());
@@ -223,7 +240,7 @@ impl<'a> Ground<'a> {
             let is_paused = heads
                 .get(uid.as_str())
                 .is_some_and(|head| !head.inherited.inputs.is_empty());
-            if !is_paused && !self.query.tree && self.tree.as_ref() != Some(uid) {
+            if !is_paused && !self.query.tree && !self.tree.as_ref().is_some_and(|tree| tree.contains(uid)) {
                 continue;
             }
             let found = scope::members(&ruled.object, &ruled.rule, self.around(&ruled.object), &|_| true);
@@ -237,9 +254,10 @@ impl<'a> Ground<'a> {
     }
 
     fn is_in_tree(&self, ruled: &Ruled, member_of: Option<&Vec<String>>) -> bool {
-        self.tree
-            .as_ref()
-            .is_none_or(|head| *head == ruled.object.metadata.uid || member_of.is_some_and(|of| of.contains(head)))
+        self.tree.as_ref().is_none_or(|heads| {
+            heads.contains(&ruled.object.metadata.uid)
+                || member_of.is_some_and(|of| of.iter().any(|head| heads.contains(head)))
+        })
     }
 
     fn row(&self, ruled: &Ruled, heads: &BTreeMap<&str, Head>, of: &[String], now: Timestamp) -> Option<Row> {

@@ -269,7 +269,7 @@ fn evidence(out: &mut Account, record: Option<&Record>, row: &Row, survey: &Surv
 }
 
 fn changes(row: &Row, has_heirs: bool) -> Vec<String> {
-    use super::model::Status::{Acknowledged, Inherited, Irregular, Pending, Running, Unstamped};
+    use super::model::Status::{Acknowledged, Deleted, Inherited, Irregular, Pending, Running, Unstamped};
     match row.status {
         Acknowledged => {
             let mut lines = vec![
@@ -304,5 +304,6 @@ fn changes(row: &Row, has_heirs: bool) -> Vec<String> {
         Unstamped => vec!["the annotation pausegen.io/touch while the webhook stands: it is stamped".to_owned()],
         Inherited => vec!["a flip of what it inherits from".to_owned()],
         Running => vec!["a flip of an input".to_owned()],
+        Deleted => Vec::new(),
     }
 }

@@ -89,6 +89,8 @@ pub enum Status {
     Inherited,
     /// It is neither paused nor stamped.
     Running,
+    /// It is not there any more; only a watch says so.
+    Deleted,
 }
 
 impl Status {
@@ -102,6 +104,7 @@ impl Status {
             Self::Unstamped => "Unstamped",
             Self::Inherited => "Inherited",
             Self::Running => "Running",
+            Self::Deleted => "Deleted",
         }
     }
 }

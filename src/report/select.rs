@@ -1,6 +1,6 @@
 //! Which objects get a row. The rest is read all the same: it may have to answer for one of these.
 
-use std::{collections::BTreeSet, str::FromStr};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use jiff::SignedDuration;
 
@@ -72,8 +72,15 @@ impl FromStr for KindFilter {
     }
 }
 
+impl fmt::Display for KindFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        self.group.as_ref().map_or(Ok(()), |group| write!(f, ".{group}"))
+    }
+}
+
 impl KindFilter {
-    fn matches(&self, kind: &GroupKind) -> bool {
+    pub(super) fn matches(&self, kind: &GroupKind) -> bool {
         let name = kind.kind.to_ascii_lowercase();
         let named = self.kind == name
             || self.kind.strip_suffix("es").is_some_and(|stem| stem == name)

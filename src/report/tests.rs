@@ -249,12 +249,32 @@ fn what_a_query_selects() {
         ..Query::default()
     };
     assert_eq!(report(&running, &tree).rows.len(), 2);
-    let rules = Rules::capi().unwrap();
-    let none = Query {
-        cluster: Some("gone".to_owned()),
-        ..Query::default()
+    // Of one name in two namespaces both are meant.
+    let mut there = [cluster(false, &[]), machine("m", false)];
+    for object in &mut there {
+        object["metadata"]["namespace"] = json!("there");
+        object["metadata"]["uid"] = json!(format!("{} there", object["metadata"]["uid"]));
+    }
+    let both: Vec<Value> = running.iter().chain(&there).cloned().collect();
+    assert_eq!(report(&both, &tree).rows.len(), 4);
+    let one = Query {
+        namespace: Some("there".to_owned()),
+        ..tree
     };
-    assert!(audit(&rules, &objects(&rules, &running), &none, now()).is_err());
+    assert_eq!(report(&both, &one).rows.len(), 2);
+    let rules = Rules::capi().unwrap();
+    for none in [
+        Query {
+            cluster: Some("gone".to_owned()),
+            ..Query::default()
+        },
+        Query {
+            kinds: vec!["machin".parse().unwrap()],
+            ..Query::default()
+        },
+    ] {
+        assert!(audit(&rules, &objects(&rules, &running), &none, now()).is_err());
+    }
 }
 
 fn from_text(text: &str) -> Result<Report, FileError> {

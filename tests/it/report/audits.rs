@@ -5,6 +5,10 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use pausegen::sandbox::Sandbox;
 use serde_json::{Value, json};
+use tokio::{
+    io::{BufReader, Lines},
+    process::ChildStdout,
+};
 
 use super::tool::{Tool, err, out};
 use crate::companion::{Sea, acknowledgement, annotation, says};
@@ -65,7 +69,7 @@ pub(super) async fn without_a_webhook(tool: &Tool, sea: &Sea) {
 
 pub(super) async fn agree_with_the_server(tool: &Tool, sea: &Sea) {
     let patch = Patch::Merge(json!({
-        "spec": {"paused": true}, "metadata": {"annotations": {"pausegen.io/reason": "CHG-1 \u{1b}[2J=x"}}
+        "spec": {"paused": true}, "metadata": {"annotations": {"pausegen.io/reason": "CHG-1 <R&D> \u{1b}[2J=x"}}
     }));
     sea.fleets
         .patch("armada", &PatchParams::default(), &patch)
@@ -128,7 +132,7 @@ pub(super) async fn agree_with_the_server(tool: &Tool, sea: &Sea) {
         line("default/pinta").contains("says paused (Paused True since 2024-01-01T00:00:00Z)"),
         "{text}"
     );
-    assert!(text.contains("reason: CHG-1 \\u{1b}[2J=x"), "{text}");
+    assert!(text.contains("reason: CHG-1 <R&D> \\u{1b}[2J=x"), "{text}");
 
     says(&sea.ships, "nina", true).await;
     let fleet = sea.acknowledged("paused").await;
@@ -194,6 +198,15 @@ pub(super) async fn agree_with_the_server(tool: &Tool, sea: &Sea) {
     assert_eq!(code, 2);
     let (code, _) = tool.says(&["audit", "--cluster", "gone"]).await;
     assert_eq!(code, 2);
+    // A kind that is misspelled is no clean answer, and neither are rules that are not for this cluster.
+    let output = tool.run(&["audit", "-A", "--kind", "shipp"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("names a kind `shipp`"), "{}", err(&output));
+    let capi = tool.folder.path().join("capi.yaml");
+    std::fs::write(&capi, "apiVersion: pausegen.io/v1alpha1\nkind: Rules\nextends: capi\n").unwrap();
+    let output = tool.run(&["audit", "-A", "--rules", capi.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("serves none of the kinds"), "{}", err(&output));
     sea.pause(false).await;
     sea.answer("armada", "nina", "pinta", false).await;
     sea.acknowledged("running").await;
@@ -203,10 +216,13 @@ pub(super) async fn agree_with_the_server(tool: &Tool, sea: &Sea) {
 pub(super) async fn with_rights_to_read(tool: &Tool, sandbox: &Sandbox, client: &Client) {
     let roles: Api<ClusterRole> = Api::all(client.clone());
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    for (user, resources) in [("reader", json!(["fleets", "ships"])), ("half", json!(["fleets"]))] {
+    for (user, resources, verbs) in [
+        ("reader", json!(["fleets", "ships"]), json!(["get", "list"])),
+        ("half", json!(["fleets"]), json!(["get", "list", "watch"])),
+    ] {
         let role: ClusterRole = serde_json::from_value(json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user},
-            "rules": [{"apiGroups": ["sea.example.org"], "resources": resources, "verbs": ["get", "list"]}]
+            "rules": [{"apiGroups": ["sea.example.org"], "resources": resources, "verbs": verbs}]
         }))
         .unwrap();
         let binding: ClusterRoleBinding = serde_json::from_value(json!({
@@ -256,29 +272,56 @@ pub(super) async fn with_rights_to_read(tool: &Tool, sandbox: &Sandbox, client: 
     assert_eq!(tool.run(&half).await.status.code(), Some(2));
 }
 
-/// Every row that changes is printed, as it changes.
-pub(super) async fn watched(tool: &Tool, sea: &Sea) {
+/// The next line of a watch that has both of these.
+async fn next(lines: &mut Lines<BufReader<ChildStdout>>, name: &str, status: &str) -> String {
+    let wait = async {
+        loop {
+            let line = lines.next_line().await.unwrap().expect("the watch goes on");
+            if line.contains(name) && line.contains(status) {
+                return line;
+            }
+        }
+    };
+    let line = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
+    line.unwrap_or_else(|_| panic!("no row of {name} that is {status}"))
+}
+
+/// Every row that changes is printed, as it changes. One that is not asked for any more is shown as it stands.
+pub(super) async fn watched(tool: &Tool, sea: &Sea, sandbox: &Sandbox) {
     let mut watch = tool.start(&["audit", "--watch", "--kind", "fleet"]);
     let mut lines = watch.lines();
-    let mut next = async |status: &str| {
-        let wait = async {
-            loop {
-                let line = lines.next_line().await.unwrap().expect("the watch goes on");
-                if line.contains("armada") && line.contains(status) {
-                    return line;
-                }
-            }
-        };
-        let line = tokio::time::timeout(std::time::Duration::from_secs(60), wait).await;
-        line.unwrap_or_else(|_| panic!("no row that is {status}"))
-    };
-    next("Acknowledged").await;
+    let mut unacknowledged = tool.start(&["audit", "--watch", "--unacknowledged", "-o", "csv"]);
+    let mut open = unacknowledged.lines();
+    // Whoever may not list everything sees the rest of it.
+    let half = [
+        "audit",
+        "-A",
+        "--watch",
+        "--as",
+        "half",
+        "-o",
+        "name",
+        "--cluster",
+        "armada",
+    ];
+    let mut half = tool.start(&half);
+    let mut half_lines = half.lines();
+    next(&mut lines, "armada", "Acknowledged").await;
+    next(&mut half_lines, "fleet.sea.example.org/armada", "").await;
     sea.pause(true).await;
-    let line = next("Pending").await;
+    let line = next(&mut lines, "armada", "Pending").await;
     assert!(line.contains("spec.paused"), "{line}");
+    next(&mut open, "armada", "Pending").await;
     sea.answer("armada", "nina", "pinta", true).await;
-    next("Acknowledged").await;
+    next(&mut lines, "armada", "Acknowledged").await;
+    let line = next(&mut open, "armada", "Acknowledged").await;
+    assert!(line.contains("Acknowledged,true,spec.paused"), "{line}");
     sea.pause(false).await;
     sea.answer("armada", "nina", "pinta", false).await;
     sea.acknowledged("running").await;
+
+    let reader = sandbox.kubeconfig_for("reader", &[]).unwrap();
+    let without = tool.start(&["audit", "-A", "--watch", "--kubeconfig", reader.to_str().unwrap()]);
+    let (code, _, errors) = without.ends().await;
+    assert!(code == 2 && errors.contains("may not be watched"), "{code} {errors}");
 }

@@ -6,6 +6,7 @@ mod audits;
 mod histories;
 mod many;
 mod plugin;
+mod terminal;
 mod tool;
 mod waits;
 
@@ -46,7 +47,11 @@ async fn what_people_hold_in_hand() {
     println!("as a plugin");
     Box::pin(plugin::by_kubectl(&tool, &sandbox)).await;
     println!("watched");
-    Box::pin(audits::watched(&tool, &sea)).await;
+    Box::pin(audits::watched(&tool, &sea, &sandbox)).await;
+    println!("terminals and pipes");
+    Box::pin(terminal::colours_width_and_progress(&tool, &sea)).await;
+    Box::pin(terminal::from_a_pipe(&tool, &sandbox)).await;
+    Box::pin(terminal::no_answer(&tool)).await;
     println!("pause and resume");
     Box::pin(waits::pause_and_resume(&tool, &sea)).await;
     println!("waits");

@@ -42,16 +42,23 @@ impl Tool {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(EXE);
+        let mut command = Command::from(self.std_command(args));
         command
-            .args(args)
-            .env("PAUSEGEN_KUBECONFIG", &self.kubeconfig)
-            .env("PAUSEGEN_RULES", &self.rules)
-            .env_remove("NO_COLOR")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
+        command
+    }
+
+    /// For a terminal: what it reads and writes is not settled yet.
+    pub(super) fn std_command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = std::process::Command::new(EXE);
+        command
+            .args(args)
+            .env("PAUSEGEN_KUBECONFIG", &self.kubeconfig)
+            .env("PAUSEGEN_RULES", &self.rules)
+            .env_remove("NO_COLOR");
         command
     }
 

@@ -4,6 +4,8 @@
 //!   its own runtime, and its own namespace, since others are at work as well.
 //! - [`private_plain`] and [`private_capi`]: for tests that freeze, kill or restart something.
 
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use pausegen::sandbox::{Options, Sandbox};
@@ -83,4 +85,40 @@ pub(crate) async fn eventually_within<T>(bound: Duration, what: &str, mut ask: i
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
+}
+
+/// Runs a command on a terminal of its own that has so many columns, and types something. Returns its exit code and
+/// everything that the terminal was sent.
+pub(crate) fn on_a_terminal(mut command: Command, typed: &str, columns: u16) -> (Option<i32>, String) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let size = rustix::termios::Winsize {
+        ws_row: 40,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(&master, size).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = || {
+        let file = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(name.to_str().unwrap());
+        Stdio::from(file.unwrap())
+    };
+    let mut child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
+    // Our own ends have to go, or the terminal never ends.
+    drop(command);
+    let mut master = std::fs::File::from(master);
+    master.write_all(typed.as_bytes()).unwrap();
+    let mut shown = Vec::new();
+    // It ends with an error when the last one who had the terminal is gone.
+    drop(master.read_to_end(&mut shown));
+    (
+        child.wait().unwrap().code(),
+        String::from_utf8_lossy(&shown).into_owned(),
+    )
 }

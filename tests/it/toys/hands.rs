@@ -1,7 +1,6 @@
 //! `pausegen unacknowledge` and `pausegen cleanup`.
 
-use std::io::{Read as _, Write as _};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -202,32 +201,9 @@ async fn writer_of_fleets(stage: &Stage) -> std::path::PathBuf {
 
 /// Runs `pausegen` on a terminal of its own and types an answer.
 fn on_a_terminal(stage: &Stage, args: &[&str], typed: &str) -> (Option<i32>, String) {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = || {
-        let file = std::fs::File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap());
-        Stdio::from(file.unwrap())
-    };
     let mut command = Command::new(support::EXE);
     command.args(args).arg("--kubeconfig").arg(stage.sandbox.kubeconfig());
-    let mut child = command.stdin(slave()).stdout(slave()).stderr(slave()).spawn().unwrap();
-    // Our own ends have to go, or the terminal never ends.
-    drop(command);
-    let mut master = std::fs::File::from(master);
-    master.write_all(typed.as_bytes()).unwrap();
-    let mut shown = Vec::new();
-    // It ends with an error when the last one who had the terminal is gone.
-    drop(master.read_to_end(&mut shown));
-    (
-        child.wait().unwrap().code(),
-        String::from_utf8_lossy(&shown).into_owned(),
-    )
+    support::on_a_terminal(command, typed, 120)
 }
 
 /// The webhooks are gone: it says so, and leaves nothing behind.
