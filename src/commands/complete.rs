@@ -37,6 +37,7 @@ pub struct CompletionArgs {
 
 /// Writes manual pages, one for each subcommand.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen man ~/.local/share/man/man1")]
 pub struct ManArgs {
     /// The folder
     #[arg(value_name = "FOLDER")]
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subcommand_says_what_its_arguments_are() {
+    fn every_subcommand_says_what_its_arguments_are_and_shows_how() {
         let mut root = Cli::command();
         root.build();
         let mut stack = vec![&root];
@@ -260,6 +261,10 @@ mod tests {
                     .get_subcommands()
                     .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help"),
             );
+            if !command.has_subcommands() {
+                let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(examples.contains("Examples:"), "{} has no examples", command.get_name());
+            }
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
                 assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
             }

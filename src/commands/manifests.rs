@@ -21,6 +21,9 @@ use crate::rules::{
 
 /// Print the webhook configurations and the RBAC that exactly these rules need, and what runs.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  pausegen manifests | kubectl apply -f -\n  pausegen manifests deploy rbac webhooks --image registry/pausegen:0.1.0 > pausegen.yaml"
+)]
 pub struct Args {
     /// Which parts; else rbac and webhooks
     #[arg(value_name = "PART", value_enum)]

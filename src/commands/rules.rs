@@ -30,10 +30,12 @@ enum Command {
     /// Print the effective file: what it extends is in it, and rules that are never reached are not
     Print(Print),
     /// Print the JSON Schema of the file, for editors
+    #[command(after_help = "Examples:\n  pausegen rules schema > rules.schema.json")]
     Schema,
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen rules check rules.yaml\n  pausegen rules check rules.yaml --server")]
 struct Check {
     /// The rules file; else the built-in rules for Cluster API
     #[arg(value_name = "FILE")]
@@ -46,6 +48,7 @@ struct Check {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen rules print\n  pausegen rules print rules.yaml")]
 struct Print {
     /// The rules file; else the built-in rules for Cluster API
     #[arg(value_name = "FILE")]

@@ -27,6 +27,7 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen sandbox up\n  pausegen sandbox up --capi --keep-logs logs")]
 struct Up {
     /// With Cluster API's managers and its in-memory infrastructure
     #[arg(long)]

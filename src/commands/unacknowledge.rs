@@ -30,6 +30,9 @@ const NAMED: usize = 30;
 
 /// Asks for a new stamp: a new pause generation, pending until everybody has answered again.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  pausegen unacknowledge cluster/shop -n prod --dry-run\n  pausegen unacknowledge --all --yes"
+)]
 pub struct Args {
     /// The objects: KIND/NAME, such as cluster/demo or machine.cluster.x-k8s.io/demo-1
     #[arg(value_name = "KIND/NAME", required_unless_present = "all", conflicts_with = "all")]

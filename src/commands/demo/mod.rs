@@ -20,6 +20,7 @@ const STALENESS_BOUND: Duration = Duration::from_secs(8);
 /// Shows the main job on a local control plane: a pause is stamped, acknowledged when everybody has seen it, and a
 /// frozen controller is caught.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen demo\n  pausegen demo --machines 20 --keep")]
 pub struct Args {
     /// How many machines the Cluster has, one of them for its control plane
     #[arg(long, default_value_t = 6, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=200))]

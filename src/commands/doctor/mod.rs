@@ -35,6 +35,7 @@ const NAMED: usize = 20;
 ///
 /// Exit codes: 0 nothing, 1 something is worth a look, 2 something is wrong, or the cluster cannot be asked.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  pausegen doctor\n  pausegen doctor --context prod --rules rules.yaml")]
 pub struct Args {
     /// The rules file that `serve` has; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]

@@ -27,6 +27,9 @@ const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/name
 
 /// The webhook that stamps and the companion that echoes.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  pausegen serve --tls-source self --history /var/lib/pausegen/history.jsonl\n  pausegen serve --tls-cert tls.crt --tls-key tls.key --rules rules.yaml\n  pausegen serve --no-admission --metrics-bind 0.0.0.0:8080"
+)]
 pub struct Args {
     /// The rules file, taken anew when it changes; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
