@@ -523,7 +523,7 @@ fn no_write_of_a_controller_slips_through() {
     }
     // On behalf of somebody, in either direction.
     let as_bob = changed(update("c", 3), &|event| {
-        event["impersonatedUser"] = json!({"username": "bob"})
+        event["impersonatedUser"] = json!({"username": "bob"});
     });
     assert_eq!(told("spec.paused", &[as_bob]), 1);
     let as_manager = changed(logged("bob", "update", "clusters", "c", 3, None), &|event| {
