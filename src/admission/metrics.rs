@@ -32,6 +32,15 @@ impl Webhook {
     }
 }
 
+/// How calls end that are not answered. Alerts look for them: a series that begins with its first event shows no increase.
+const UNANSWERED: [Outcome; 5] = [
+    Outcome::Malformed,
+    Outcome::TooLarge,
+    Outcome::WrongContentType,
+    Outcome::TimedOut,
+    Outcome::Shed,
+];
+
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -130,6 +139,11 @@ impl Metrics {
             put_backs: Family::default(),
             denials: Family::default(),
         };
+        for webhook in [Webhook::Mutate, Webhook::Validate].map(Webhook::as_str) {
+            for outcome in UNANSWERED.map(Outcome::as_str) {
+                drop(metrics.reviews.get_or_create(&ReviewLabels { webhook, outcome }));
+            }
+        }
         let registry = registry.sub_registry_with_prefix("pausegen_admission");
         registry.register(
             "reviews",

@@ -218,9 +218,7 @@ impl Metrics {
             resource: resource.to_owned(),
         };
         self.watches.get_or_create(&labels()).set(i64::from(up));
-        if !up {
-            self.watch_errors.get_or_create(&labels()).inc();
-        }
+        self.watch_errors.get_or_create(&labels()).inc_by(u64::from(!up));
     }
 
     /// A watch is no more.

@@ -432,7 +432,9 @@ impl ControlPlane {
             .arg("--enable-priority-and-fairness=false")
             .arg("--max-requests-inflight=3000")
             .arg("--max-mutating-requests-inflight=1500")
-            .arg("--profiling=false");
+            .arg("--profiling=false")
+            // It collects garbage half as often: most of what it does here is to start.
+            .env("GOGC", "200");
         if self.audit {
             program = program
                 .arg("--audit-policy-file=audit-policy.yaml")

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::rig::Change::{Annotation, Field};
 use super::rig::{NAMESPACE, Rig, annotation, generation, options, settled};
 use super::{Scenes, audit, unruled};
+use crate::support;
 
 #[tokio::test]
 async fn everybody_has_seen_what_is_acknowledged() {
@@ -165,12 +166,16 @@ async fn unrelated(rig: &Rig) {
     assert_eq!(reviews(rig).await, before);
 }
 
-/// Nothing is written where nothing happens.
+/// Nothing is written where nothing happens, and there is little in memory: both are one process here. What is not counted
+/// is the program itself, which is many times as large without optimization.
 async fn idle(rig: &Rig) {
     let before = audit::quiet(&rig.sandbox).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let (objects, events) = audit::writes(&rig.sandbox);
     assert_eq!((objects.len(), events.len()), before, "{objects:#?} {events:#?}");
+    let memory = support::memory(rig.product.admission().id(), "RssAnon");
+    assert!(memory < 20 * 1024, "{memory} kB");
+    println!("idle: {memory} kB of anonymous memory");
 }
 
 /// How often a webhook was called.

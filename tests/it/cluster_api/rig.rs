@@ -9,6 +9,7 @@ use pausegen::sandbox::answers::{self, Answers};
 use pausegen::sandbox::product::{Product, ProductOptions, short_rules};
 use pausegen::sandbox::{Capi, ClusterShape, Manager, ManagerKind, Sandbox};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support;
 
@@ -81,12 +82,16 @@ impl Change {
     }
 }
 
+/// So many start at a time: each keeps a processor busy until its machines run.
+static STARTING: Semaphore = Semaphore::const_new(2);
+
 /// The object with which a wait was content, if it was.
 pub(super) type Met = Option<DynamicObject>;
 
 impl Rig {
     /// Starts everything, with a Cluster of one control plane machine and these workers.
     pub(super) async fn start(options: ProductOptions, workers: u32) -> Self {
+        let _turn = STARTING.acquire().await.unwrap();
         let rig = Self::empty(options).await;
         let shape = ClusterShape {
             control_planes: 1,

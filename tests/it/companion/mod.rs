@@ -10,8 +10,7 @@ use pausegen::sandbox::product::{Product, ProductOptions};
 use serde_json::json;
 
 use crate::support::{self, eventually};
-use sea::condition;
-pub(crate) use sea::{GROUP, RULES, Sea, acknowledgement, annotation, define, resource, says};
+pub(crate) use sea::{GROUP, RULES, Sea, acknowledgement, annotation, condition, define, resource, says};
 
 #[tokio::test]
 async fn a_flip_is_acknowledged_when_everybody_has_answered() {

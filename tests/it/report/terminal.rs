@@ -6,8 +6,8 @@ use pausegen::sandbox::Sandbox;
 use tokio::io::AsyncWriteExt as _;
 
 use super::tool::{Tool, err, out};
-use crate::companion::{Sea, says};
-use crate::support::on_a_terminal;
+use crate::companion::{Sea, condition, says};
+use crate::support::{eventually, on_a_terminal};
 
 /// What is between two escape sequences.
 fn plain(text: &str) -> String {
@@ -47,6 +47,12 @@ pub(super) async fn colours_width_and_progress(tool: &Tool, sea: &Sea) {
     // Who is missing is said while it waits.
     let wait = tool.std_command(&["wait", "fleet/armada", "--for=paused"]);
     let wait = tokio::task::spawn_blocking(move || on_a_terminal(wait, "", 200));
+    eventually("the condition says who is missing", async || {
+        let fleet = sea.fleet().await;
+        let message = condition(&fleet)?["message"].as_str()?;
+        message.contains("default/pinta").then_some(())
+    })
+    .await;
     tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     assert!(!wait.is_finished(), "nothing is acknowledged");
     says(&sea.ships, "pinta", true).await;

@@ -81,6 +81,16 @@ pub(crate) async fn eventually_within<T>(bound: Duration, what: &str, mut ask: i
     }
 }
 
+/// A number of kB from /proc/PID/status.
+pub(crate) fn memory(pid: u32, key: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// A free port of this machine, for a moment.
 pub(crate) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

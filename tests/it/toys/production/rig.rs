@@ -92,12 +92,7 @@ impl Replica {
 
     /// A number of kB from /proc/PID/status.
     pub(super) fn memory(&self, key: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-            .unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        support::memory(self.child.id(), key)
     }
 }
 
