@@ -1,6 +1,6 @@
 //! Replicas of the program behind one address, as a Service would have them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -115,6 +115,9 @@ struct Backend {
     metrics: SocketAddr,
 }
 
+/// As a kubelet's probe: whoever does not answer so many times in a row is not ready.
+const SILENT: u32 = 3;
+
 /// What a Service is: connections go to those that are ready.
 struct Balancer {
     address: SocketAddr,
@@ -130,12 +133,24 @@ impl Balancer {
         let ready: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
         let (all, found) = (Arc::clone(&backends), Arc::clone(&ready));
         std::thread::spawn(move || {
+            let mut silent = BTreeMap::<SocketAddr, u32>::new();
             // As long as somebody else knows of it.
             while Arc::strong_count(&all) > 1 {
                 let present = all.lock().unwrap().clone();
-                let is_ready =
-                    |backend: &&Backend| get(backend.metrics, "/readyz").is_some_and(|(status, _)| status == 200);
-                let webhooks = present.iter().filter(is_ready).map(|backend| backend.webhook).collect();
+                let mut is_ready = |backend: &&Backend| {
+                    let count = silent.entry(backend.webhook).or_insert(SILENT);
+                    match get(backend.metrics, "/readyz") {
+                        Some((200, _)) => *count = 0,
+                        Some(_) => *count = SILENT,
+                        None => *count += 1,
+                    }
+                    *count < SILENT
+                };
+                let webhooks = present
+                    .iter()
+                    .filter(|backend| is_ready(backend))
+                    .map(|backend| backend.webhook)
+                    .collect();
                 *found.lock().unwrap() = webhooks;
                 std::thread::sleep(Duration::from_millis(200));
             }
