@@ -91,6 +91,10 @@ pub(super) struct Cache {
     namespaces: BTreeMap<String, Namespace>,
     /// Kinds that others inherit from.
     heads: BTreeMap<GroupKind, Membership>,
+    /// When an object of a kind was last found gone, by its namespace and what it belonged to, if that could be told.
+    gone: BTreeMap<(GroupKind, String, Option<Key>), Moment>,
+    /// When the watch of a kind last began, or began anew: until then objects may have come and gone unseen.
+    begun: BTreeMap<GroupKind, Moment>,
 }
 
 impl Cache {
@@ -156,6 +160,37 @@ impl Cache {
         let is_shown = seen.metadata.uid == read.metadata.uid
             && (seen.metadata.resource_version == read.metadata.resource_version || is_older(read, seen));
         is_shown.then_some(entry.unchanged_since)
+    }
+
+    /// The watch of a kind has shown all that there is, and shows each change from now on.
+    pub(super) fn begin(&mut self, now: Moment, kind: &GroupKind) {
+        self.begun.insert(kind.clone(), now);
+    }
+
+    /// When an object of this kind that may have belonged to another one was last deleted, for all that is known. `None`: the
+    /// watch has not begun.
+    pub(super) fn gone_since(&self, kind: &GroupKind, head: &Key) -> Option<Moment> {
+        let begun = *self.begun.get(kind)?;
+        let gone = self.gone.iter().filter(|((of, namespace, belonged), _)| {
+            of == kind
+                && (head.namespace.is_empty() || *namespace == head.namespace)
+                && belonged.as_ref().is_none_or(|belonged| belonged == head)
+        });
+        gone.map(|(_, at)| *at).chain([begun]).max()
+    }
+
+    fn note_gone(&mut self, now: Moment, entry: &Entry) {
+        let object = &entry.ruled.object;
+        let kind = &entry.ruled.rule.group_kind;
+        let heads = self.heads_of(object);
+        let belonged: Vec<Option<Key>> = match heads.is_empty() {
+            true => vec![None],
+            false => heads.into_iter().map(Some).collect(),
+        };
+        for head in belonged {
+            let key = (kind.clone(), object.metadata.namespace.clone(), head);
+            self.gone.insert(key, now);
+        }
     }
 
     /// All objects of a kind in a namespace; in all of them, if that is empty.
@@ -239,6 +274,9 @@ impl Cache {
                 concern.relations = true;
             }
         }
+        let replaced = known
+            .filter(|known| rule.inherits && known.ruled.object.metadata.uid != object.metadata.uid)
+            .cloned();
         if concern.own && rule.inherits {
             let mut heads = self.heads_of(&object);
             if concern.relations
@@ -258,6 +296,9 @@ impl Cache {
             unchanged_since,
             view,
         };
+        if let Some(replaced) = replaced {
+            self.note_gone(now, &replaced);
+        }
         self.namespaces
             .entry(key.namespace)
             .or_default()
@@ -296,7 +337,7 @@ impl Cache {
     }
 
     /// The watch has shown that an object is gone.
-    pub(super) fn remove(&mut self, key: &Key, uid: Option<&str>) -> Option<Concern> {
+    pub(super) fn remove(&mut self, now: Moment, key: &Key, uid: Option<&str>) -> Option<Concern> {
         let namespace = self.namespaces.get_mut(&key.namespace)?;
         let objects = namespace.get_mut(&key.kind)?;
         if uid.is_some_and(|uid| {
@@ -314,6 +355,7 @@ impl Cache {
             self.namespaces.remove(&key.namespace);
         }
         let heads = if entry.ruled.rule.inherits {
+            self.note_gone(now, &entry);
             self.heads_of(&entry.ruled.object)
         } else {
             BTreeSet::new()

@@ -343,6 +343,7 @@ async fn objects(world: Arc<World>, kind: Arc<Kind>, shutdown: CancellationToken
             Event::InitDone => {
                 forget(&world, &kind, &listed);
                 listed = BTreeSet::new();
+                lock(&world.cache).begin(world.clock.now(), &kind.rule.group_kind);
             }
         }
     };
@@ -360,7 +361,7 @@ fn put(world: &World, kind: &Kind, item: Item, source: Source) {
 }
 
 fn remove(world: &World, kind: &Kind, key: &Key, uid: Option<&str>) {
-    let concern = lock(&world.cache).remove(key, uid);
+    let concern = lock(&world.cache).remove(world.clock.now(), key, uid);
     if let Some(concern) = concern {
         world.dispatch(key, !kind.rule.inputs.is_empty(), concern);
     }

@@ -132,6 +132,10 @@ pub fn pending(object: &ObjectView, generation: u64, waiting: &Waiting) -> Proje
             "need not answer, which counts once its manager has been alive for the staleness bound",
         ),
         (
+            Lag::Gone,
+            "what may have been deleted counts once its manager has been alive for the staleness bound",
+        ),
+        (
             Lag::Settling,
             "agrees, which counts once its manager has been alive for the staleness bound",
         ),
@@ -151,7 +155,10 @@ pub fn pending(object: &ObjectView, generation: u64, waiting: &Waiting) -> Proje
         }
         let kinds: Vec<String> = by_kind
             .into_iter()
-            .map(|(who, names)| format!("{who} {}", first(&names, NAMES)))
+            .map(|(who, names)| match lag {
+                Lag::Gone => who,
+                _ => format!("{who} {}", first(&names, NAMES)),
+            })
             .collect();
         if !kinds.is_empty() {
             parts.push(format!("{} ({what})", kinds.join("; ")));

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -33,6 +34,17 @@ pub struct Surroundings<'a> {
     /// Whether an object that is no member inherits from another object, and so (assumption 6 of `docs/protocol.md`) never
     /// was one.
     pub belongs_elsewhere: &'a (dyn Fn(&Ruled) -> bool + Sync),
+    /// The kinds that objects of which may have been deleted as members.
+    pub gone: &'a [Gone],
+}
+
+/// A kind whose objects can be members, and when one that may have been was last deleted.
+#[derive(Debug, Clone)]
+pub struct Gone {
+    /// The rule of the kind.
+    pub rule: Arc<KindRule>,
+    /// When the watch has last shown that one is gone, or could have passed one over: when it began, or had a gap.
+    pub since: Moment,
 }
 
 /// The webhook configuration as it stands: under `Fail`, and selecting the namespace in question. Where it does not stand
@@ -83,6 +95,8 @@ pub struct Tracker {
     members: BTreeMap<String, Moment>,
     /// Objects that were members, and when they were first seen not to be.
     left: BTreeMap<String, Moment>,
+    /// When a look last found that one who was known is not there any more.
+    gone: Option<Moment>,
     baselines: BTreeMap<BaselineKey, Baseline>,
     /// The last generation that this process has echoed itself.
     echoed: Option<u64>,
@@ -101,7 +115,7 @@ pub struct Laggard {
     pub kind: GroupKind,
     /// Namespace of the object.
     pub namespace: String,
-    /// Name of the object.
+    /// Name of the object; empty for [`Lag::Gone`].
     pub name: String,
     /// The attestor.
     pub attestor: String,
@@ -120,6 +134,8 @@ pub enum Lag {
     Settling,
     /// It need not answer any more, and only time can tell whether its controller knows.
     Leaving,
+    /// Objects of the kind may have been deleted, and only time can tell whether their controller knows.
+    Gone,
 }
 
 /// What an acknowledgement has to wait for.
@@ -422,8 +438,12 @@ impl Tracker {
         let mut leavers = Vec::new();
         // A list of nobody, because nobody was asked, is no list: it tells neither who is there nor who is gone.
         if !inherited.is_empty() || mutant::on(Mutant::ForgetLeavers) {
-            self.left
-                .retain(|uid, _| all.iter().any(|ruled| ruled.object.metadata.uid == *uid));
+            let is_there = |uid: &String| all.iter().any(|ruled| ruled.object.metadata.uid == *uid);
+            // What the watch has yet to show, and what belonged to nobody it could tell.
+            if self.left.keys().chain(self.members.keys()).any(|uid| !is_there(uid)) {
+                self.gone = Some(ground.now);
+            }
+            self.left.retain(|uid, _| is_there(uid));
         }
         if !inherited.is_empty() {
             if !mutant::on(Mutant::LeftAtOnce) {
@@ -485,6 +505,9 @@ impl Tracker {
                 .filter(|_| !self.members.contains_key(uid))
                 .map(|since| since.max(left));
             self.ask(&question, ruled, &inherited, since, true, &mut tally);
+        }
+        if pauses && !mutant::on(Mutant::GoneAtOnce) {
+            self.ask_for_the_gone(&question, &inherited, around.gone, &mut tally);
         }
         if tally.evidence.is_none() && tally.laggards.is_empty() {
             // Nobody is left to ask: only time can answer.
@@ -558,6 +581,30 @@ impl Tracker {
                 is_other && (is_known || !mutant::on(Mutant::KnownLeavers) && !(around.belongs_elsewhere)(ruled))
             })
             .collect()
+    }
+
+    /// A controller that stands still works on what it saw last, whatever has become of it: so those of what may have been
+    /// deleted have to know that, before a pause is acknowledged. A resume makes nobody work on what is not there.
+    fn ask_for_the_gone(&self, question: &Question<'_>, asked: &[InputId], gone: &[Gone], tally: &mut Tally) {
+        for Gone { rule, since } in gone {
+            let since = self.gone.map_or(*since, |gone| gone.max(*since));
+            for attestor in &rule.attestors {
+                let answers = |input| attestor.answers_for(&reference(false, input));
+                if attestor.by == AttestedBy::None || !asked.iter().any(answers) {
+                    continue;
+                }
+                if let Err(at) = time(attestor, question.ground, since, rule.staleness_bound) {
+                    tally.retry_at = tally.retry_at.into_iter().chain(at).min();
+                    tally.laggards.push(Laggard {
+                        kind: rule.group_kind.clone(),
+                        namespace: String::new(),
+                        name: String::new(),
+                        attestor: attestor.name.clone(),
+                        lag: Lag::Gone,
+                    });
+                }
+            }
+        }
     }
 
     /// Asks the attestors of one object. Since `since` nothing has changed that says who has to answer for it; `left`: it
@@ -755,6 +802,7 @@ impl Tracker {
         let all = stamp
             .chain(stalled)
             .chain(&mut self.quiet_since)
+            .chain(&mut self.gone)
             .chain(self.members.values_mut())
             .chain(self.left.values_mut());
         for at in all {

@@ -30,6 +30,8 @@ pub enum Mutant {
     ObservedAhead,
     /// Whoever need not answer any more is left out at once.
     LeftAtOnce,
+    /// Nobody waits for the controllers of what is deleted.
+    GoneAtOnce,
     /// Only whom this process has seen as a member can have left.
     KnownLeavers,
     /// A look that lists nobody takes everybody who has left for gone.

@@ -61,6 +61,7 @@ fn look(flipped: &Ruled, all: &[Ruled], has_rule: &(dyn Fn(&GroupKind) -> bool +
         has_rule,
         unchanged_since: &|_| None,
         belongs_elsewhere: &|_| true,
+        gone: &[],
     };
     match tracker.look(&ground, flipped, all, &around) {
         Verdict::Wait(waiting) => survey(waiting, flipped, all),
@@ -103,7 +104,9 @@ fn survey(waiting: Waiting, flipped: &Ruled, all: &[Ruled]) -> Survey {
                 survey.to_be_proven += 1;
                 continue;
             }
-            // Since when is not to be told from a snapshot.
+            // Of what is not there nothing is to be told from a snapshot.
+            evidence::Lag::Gone => continue,
+            // Nor since when.
             evidence::Lag::Leaving => {
                 let is_it = |ruled: &&Ruled| {
                     let meta = &ruled.object.metadata;

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use pausegen::protocol::attestation::{Attestation, attest};
-use pausegen::protocol::evidence::{Ground, Guard, Lag, Surroundings, Tracker, Verdict};
+use pausegen::protocol::evidence::{Gone, Ground, Guard, Lag, Surroundings, Tracker, Verdict};
 use pausegen::protocol::intent::{Intent, State};
 use pausegen::protocol::keys::{self, Acknowledgement, Evidence, Standing};
 use pausegen::protocol::lease::{LeaseView, Leases, Proof};
@@ -399,6 +399,7 @@ fn around(unchanged_since: &(dyn Fn(&Ruled) -> Option<Moment> + Sync)) -> Surrou
         has_rule: &|_| true,
         unchanged_since,
         belongs_elsewhere: &|_| false,
+        gone: &[],
     }
 }
 
@@ -859,4 +860,52 @@ fn an_orphan_that_nobody_has_seen_leave_may_have_left() {
             "at {now}"
         );
     }
+}
+
+/// A controller that stands still goes on working on what it saw, also when that is not there any more.
+#[test]
+fn a_pause_waits_for_the_controllers_of_what_was_deleted() {
+    let guard = Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    };
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let tracker = with_baselines(&cluster, &guard);
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+    let look = |now: u64, renewed: u64, since: u64| {
+        let leases = leases(renewed);
+        let ground = Ground {
+            now: at(now),
+            start: at(0),
+            guard: Some(&guard),
+            leases: &leases,
+        };
+        let gone = [Gone {
+            rule: rule("Machine"),
+            since: at(since),
+        }];
+        let flipped = cluster.ruled();
+        let mut tracker = tracker.clone();
+        tracker.observe_members(at(131), &BTreeSet::new());
+        tracker.observe(at(135), &flipped.rule, &flipped.object);
+        let around = Surroundings {
+            gone: &gone,
+            ..around(&|_| Some(at(0)))
+        };
+        // The first look finds out that the Machine is gone.
+        let all = [flipped.clone()];
+        let early = Ground { now: at(135), ..ground };
+        tracker.look(&early, &flipped, &all, &around);
+        tracker.look(&ground, &flipped, &all, &around)
+    };
+    // Just deleted; long ago, and its manager has not been alive since.
+    for (now, renewed) in [(140, 140), (400, 140)] {
+        let Verdict::Wait(waiting) = look(now, renewed, 135) else {
+            panic!("its controller may not know at {now}")
+        };
+        assert!(waiting.laggards.iter().all(|l| l.lag == Lag::Gone), "{waiting:?}");
+    }
+    assert!(matches!(look(200, 200, 135), Verdict::Echo(_)));
 }

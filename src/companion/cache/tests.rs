@@ -86,3 +86,42 @@ fn what_the_watch_has_not_shown_may_have_changed_just_now() {
     other.metadata.uid = "other".to_owned();
     assert_eq!(watched.unchanged_since(&other), None);
 }
+
+/// What is deleted may have belonged to whom it said, or to anybody where that cannot be told.
+#[test]
+fn what_is_gone_is_remembered_for_whom_it_belonged_to() {
+    let mut watched = Watched::new();
+    let kind = |kind| GroupKind::new("cluster.x-k8s.io", kind);
+    let head = |name| Key::of(&kind("Cluster"), &object("Cluster", name, 1, None));
+    for (name, version) in [("c", 1), ("other", 2)] {
+        watched.put(0, Source::List, &object("Cluster", name, version, None));
+    }
+    let gone = |watched: &Watched| {
+        ["c", "other"].map(|name| {
+            let since = watched.cache.gone_since(&kind("Machine"), &head(name));
+            since.map(|at| at.0.as_secs())
+        })
+    };
+    let at = |seconds| Moment(Duration::from_secs(seconds));
+    assert_eq!(gone(&watched), [None; 2], "its watch has not begun");
+    watched.cache.begin(at(5), &kind("Machine"));
+    assert_eq!(gone(&watched), [Some(5); 2]);
+    let delete = |watched: &mut Watched, seconds, name: &str, cluster| {
+        let machine = object("Machine", name, 3, cluster);
+        watched.put(6, Source::Event, &machine);
+        let key = Key::of(&kind("Machine"), &machine);
+        watched.cache.remove(at(seconds), &key, None);
+    };
+    delete(&mut watched, 10, "m", Some("c"));
+    assert_eq!(gone(&watched), [Some(10), Some(5)]);
+    delete(&mut watched, 20, "orphan", None);
+    assert_eq!(gone(&watched), [Some(20); 2]);
+    // Another one of that name is another.
+    watched.put(30, Source::Event, &object("Machine", "n", 4, Some("other")));
+    let mut another = object("Machine", "n", 5, Some("other"));
+    another.metadata.uid = "another".to_owned();
+    watched.put(40, Source::Event, &another);
+    assert_eq!(gone(&watched), [Some(20), Some(40)]);
+    let others = watched.cache.gone_since(&kind("MachineSet"), &head("c"));
+    assert_eq!(others, None);
+}

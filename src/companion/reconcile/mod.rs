@@ -24,7 +24,7 @@ use super::{
 use crate::{
     protocol::{
         GroupKind, Moment, condition,
-        evidence::{Echo, Ground, Lag, Surroundings, Tracker, Verdict, Waiting},
+        evidence::{Echo, Gone, Ground, Lag, Surroundings, Tracker, Verdict, Waiting},
         intent::{Intent, State as Acknowledged},
         keys::{Acknowledgement, Evidence, Record, Standing},
         object::ObjectView,
@@ -211,6 +211,20 @@ impl Subject<'_> {
         lock(&self.world.cache).belongs_elsewhere(&ruled.object, &self.flipped.object)
     }
 
+    /// What may have been deleted as a member. A kind whose watch has not begun may have lost one just now.
+    fn gone(&self) -> Vec<Gone> {
+        let kinds: Vec<Arc<Kind>> = lock(&self.world.kinds).values().cloned().collect();
+        let now = self.world.clock.now();
+        let cache = lock(&self.world.cache);
+        let inherits = kinds.iter().filter(|kind| kind.rule.inherits);
+        inherits
+            .map(|kind| Gone {
+                rule: Arc::clone(&kind.rule),
+                since: cache.gone_since(&kind.rule.group_kind, self.key).unwrap_or(now),
+            })
+            .collect()
+    }
+
     fn has_rule(&self, served: &BTreeSet<GroupKind>, kind: &GroupKind) -> bool {
         served.contains(kind) || self.world.rules.rule_for(kind).is_some_and(|rule| !rule.inherits)
     }
@@ -270,6 +284,7 @@ impl Subject<'_> {
                 has_rule: &|kind| self.has_rule(&served, kind),
                 unchanged_since: &|ruled| self.unchanged_since(ruled),
                 belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
+                gone: &self.gone(),
             };
             let verdict = state.tracker.look(&ground, &self.flipped, &all, &around);
             if let Verdict::Wait(waiting) = verdict {
@@ -306,6 +321,7 @@ impl Subject<'_> {
             has_rule: &|kind| self.has_rule(&looked.listed, kind),
             unchanged_since: &|ruled| self.unchanged_since(ruled),
             belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
+            gone: &self.gone(),
         };
         let verdict = state.tracker.look(&ground, &looked.flipped, &looked.all, &around);
         match verdict {
@@ -384,7 +400,7 @@ impl Subject<'_> {
     async fn wait(&self, state: &mut State, generation: u64, waiting: &Waiting) -> Result<Option<Duration>, Trouble> {
         let now = self.world.clock.now();
         let mut laggards = waiting.laggards.iter();
-        let settling = laggards.any(|laggard| matches!(laggard.lag, Lag::Settling | Lag::Leaving));
+        let settling = laggards.any(|laggard| matches!(laggard.lag, Lag::Settling | Lag::Leaving | Lag::Gone));
         if settling {
             lock(&self.world.on_time).insert(self.key.clone());
         } else {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use kube::api::{DeleteParams, ListParams};
 use pausegen::protocol::condition::AWAITING_CONTROLLERS;
 use pausegen::sandbox::ManagerKind;
 use serde_json::json;
@@ -12,6 +13,7 @@ use serde_json::json;
 use super::rig::Change::{Annotation, Field};
 use super::rig::{BOUND, IMPATIENCE, Rig, options, settled};
 use super::{Scenes, named};
+use crate::support;
 
 /// Cluster API's annotation of infrastructure that somebody else manages.
 const MANAGED_ELSEWHERE: &str = "cluster.x-k8s.io/managed-by";
@@ -38,6 +40,8 @@ async fn nobody_acknowledges_for_a_frozen_manager() {
     Box::pin(let_go_while_frozen(&rig)).await;
     scenes.scene("another manager takes over");
     Box::pin(takeover(&rig)).await;
+    scenes.scene("an object is deleted while frozen");
+    Box::pin(deleted_while_frozen(&rig)).await;
 }
 
 /// A flip that a frozen manager has not seen waits, and says for whom. Pauses and resumes take turns.
@@ -156,6 +160,28 @@ async fn let_go_while_frozen(rig: &Rig) {
     rig.run(&cluster).await;
 }
 
+/// A KubeadmConfig has no finalizer: it is gone at once, and a frozen controller still works on it.
+async fn deleted_while_frozen(rig: &Rig) {
+    let cluster = rig.cluster();
+    rig.run(&cluster).await;
+    rig.manager(ManagerKind::Bootstrap).freeze().unwrap();
+    let pause = rig.flip(&cluster, Field(true)).await;
+    let delete = DeleteParams::default();
+    let all = ListParams::default();
+    rig.api("KubeadmConfig").delete_collection(&delete, &all).await.unwrap();
+    support::eventually("they are gone", async || {
+        rig.names("KubeadmConfig").await.is_empty().then_some(())
+    })
+    .await;
+    rig.not_acknowledged(&pause, BOUND * 2).await;
+    rig.unknown(&cluster, AWAITING_CONTROLLERS, |message| {
+        message.contains("KubeadmConfig.") && message.contains("what may have been deleted")
+    })
+    .await;
+    rig.capi().thaw(ManagerKind::Bootstrap).await.unwrap();
+    rig.acknowledged(&pause).await;
+}
+
 /// Another process that acts for the manager has views of its own: the bound begins anew.
 async fn takeover(rig: &Rig) {
     let machine = rig.first("Machine").await;
@@ -181,6 +207,7 @@ async fn takeover(rig: &Rig) {
     let resume = rig.flip(&machine, Annotation(false)).await;
     rig.acknowledged(&resume).await;
     drop(second);
+    rig.capi().restart(ManagerKind::Core).await.unwrap();
 }
 
 async fn core_lease(rig: &Rig) -> k8s_openapi::api::coordination::v1::LeaseSpec {

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, rc::Rc, time::Duration};
 
 use pausegen::protocol::{
     Moment, condition,
-    evidence::{Echo, Ground, Guard, Lag, Surroundings, Tracker, Verdict, Waiting, asks_members},
+    evidence::{Echo, Gone, Ground, Guard, Lag, Surroundings, Tracker, Verdict, Waiting, asks_members},
     intent::{Intent, State},
     keys::{ACKNOWLEDGED, Evidence, OBSERVED_GENERATION, PENDING, Standing},
     lease::{LeaseView, Leases},
@@ -44,6 +44,7 @@ pub(crate) fn start(world: &World, config: &Config) -> Companion {
         start: world.now,
         cache: std::array::from_fn(|slot| world.slots[slot].stored.clone()),
         unchanged: [world.now; MOST],
+        gone: [world.now; MOST],
         trackers: std::array::from_fn(|_| Shared::new(Tracker::new(""))),
         leases: Shared::new(leases),
         hook: world.hook.flip.then_some((world.hook.version, world.now)),
@@ -87,6 +88,7 @@ pub(crate) fn age(companion: &mut Companion) {
         .hook
         .map(|(version, since)| (version, since.saturating_sub(1)));
     companion.unchanged = companion.unchanged.map(|since| since.saturating_sub(1));
+    companion.gone = companion.gone.map(|since| since.saturating_sub(1));
     if let Job::List { at, .. } = &mut companion.job {
         *at = at.saturating_sub(1);
     }
@@ -106,6 +108,10 @@ pub(crate) fn deliver(world: &mut World, config: &Config, who: usize, slot: usiz
     // Before the world is set up there is nobody yet.
     if let Some(companion) = world.companions.get_mut(who) {
         let before = std::mem::replace(&mut companion.cache[slot], stored);
+        let uid = companion.cache[slot].as_ref().map(|object| &object.metadata.uid);
+        if before.as_ref().is_some_and(|before| Some(&before.metadata.uid) != uid) {
+            companion.gone[slot] = now;
+        }
         if let Some(object) = &companion.cache[slot] {
             // Events come one by one, so the first is its creation, and none is passed over.
             let known = before.filter(|before| before.metadata.uid == object.metadata.uid);
@@ -326,7 +332,7 @@ impl World {
             let shows = seen.metadata.uid == read.metadata.uid && seen.turns() >= read.turns();
             shows.then_some(companion.unchanged[child])
         });
-        let lists = (&leases, &flipped, &listed, unchanged);
+        let lists = (&leases, &flipped, &listed, unchanged, companion.gone);
         let key = ("look", slot, config.second, times, tracker, lists);
         let (tracker, verdict) = memo(key, || {
             let all = ruled(config, &listed);
@@ -338,6 +344,13 @@ impl World {
                 leases: &leases,
                 ..self.ground(companion, guard.as_ref())
             };
+            let kinds = config.rules.0.iter().zip(companion.gone).skip(1);
+            let gone: Vec<Gone> = kinds
+                .map(|(rule, since)| Gone {
+                    rule: rule.clone(),
+                    since: moment(since),
+                })
+                .collect();
             let around = Surroundings {
                 has_rule: &Rules::has,
                 unchanged_since: &|ruled| {
@@ -345,6 +358,7 @@ impl World {
                     unchanged[slot].map(moment)
                 },
                 belongs_elsewhere: &|_| false,
+                gone: &gone,
             };
             let verdict = tracker.look(&ground, &flipped, &all, &around);
             if config.grace.is_none() {
@@ -391,6 +405,7 @@ impl World {
                 Lag::Disagrees => Reached::Disagrees,
                 Lag::Settling => Reached::Settling,
                 Lag::Leaving => Reached::Leaving,
+                Lag::Gone => Reached::Gone,
             });
         }
         if waiting.not_reporting {
@@ -423,7 +438,7 @@ impl World {
             return 0;
         }
         if !paused {
-            return mask & self.slots[CLUSTER].at_stamp;
+            return mask & self.slots[CLUSTER].at_stamp & self.are_there(config);
         }
         // What a controller has made between two lists must not be there.
         let made: u8 = (1..config.slots)

@@ -54,6 +54,7 @@ pub(crate) enum Reached {
     Disagrees,
     Settling,
     Leaving,
+    Gone,
     Unruled,
     NotReporting,
     // Flips.
@@ -77,7 +78,7 @@ pub(crate) enum Reached {
 }
 
 /// All of them.
-pub(crate) const ALL: [Reached; 32] = {
+pub(crate) const ALL: [Reached; 33] = {
     use Reached::*;
     [
         Attested,
@@ -94,6 +95,7 @@ pub(crate) const ALL: [Reached; 32] = {
         Disagrees,
         Settling,
         Leaving,
+        Gone,
         Unruled,
         NotReporting,
         Clean,

@@ -141,7 +141,7 @@ fn whoever_leaves_is_asked_until_it_has_to_know() {
 
 #[test]
 fn whoever_left_before_the_companion_began_is_asked() {
-    let world = script(1, &[FIELD, LEAVE]).with(|c| c.left.crashes = 1);
+    let world = script(1, &[FIELD, FIELD, LEAVE]).with(|c| c.left.crashes = 1);
     rule(
         "Only those asked whom this process has seen leave",
         world,
@@ -158,7 +158,7 @@ fn whoever_leaves_and_comes_back_is_asked() {
 #[test]
 fn a_look_that_lists_nobody_forgets_nobody() {
     // Child 2 is a member through child 1 alone, so that nothing of its own changes.
-    let world = script(2, &[Person::Delete { slot: 1 }, ANNOTATION, FIELD])
+    let world = script(2, &[FIELD, Person::Delete { slot: 1 }, ANNOTATION, FIELD])
         .with(|c| (c.second, c.prompt) = (Role::Owned, true));
     rule(
         "A look that lists nobody forgets who has left; child 2 belongs by its owner, child 1",
@@ -215,7 +215,10 @@ fn a_pause_asks_who_is_on_the_last_list() {
 
 #[test]
 fn owners_are_listed_first() {
-    let world = script(2, &[FIELD]).with(|c| (c.creator, c.second, c.split) = (true, Role::Owned, true));
+    let world = script(2, &[FIELD]).with(|c| {
+        (c.creator, c.second) = (true, Role::Owned);
+        (c.split, c.lag) = (true, true);
+    });
     step("Children listed before their owners", world, Flaw::ChildrenFirst);
 }
 
@@ -320,6 +323,12 @@ fn the_echo_tests_the_uid() {
     ];
     let world = script(1, &[again, again].concat()).with(|c| c.ticks = Some(2));
     step("An echo that does not test the uid", world, Flaw::EchoNoUid);
+}
+
+#[test]
+fn what_is_deleted_may_still_be_worked_on() {
+    let world = script(1, &[FIELD, Person::Delete { slot: 1 }]);
+    rule("Nobody asked about what was deleted", world, Mutant::GoneAtOnce);
 }
 
 #[test]

@@ -24,8 +24,8 @@ impl World {
     /// Who, of those whom the acknowledgement of `slot` speaks for, has not seen the flips `least`, and may yet work.
     ///
     /// The Cluster's speaks for every child that its controller may have taken for a member to be reconciled when it was
-    /// listed (of a resume: already at the stamp), whatever it had become by then. Who joined later is outside of it, and so
-    /// is what is deleted.
+    /// listed (of a resume: already at the stamp), whatever it had become by then, and of a pause also where it was deleted
+    /// by then. Who joined later is outside of it.
     pub(crate) fn has_not_seen(&self, config: &Config, slot: usize, least: Flips) -> Option<usize> {
         let scope = self.slots[slot].scope & self.may_be_reconciled(config);
         (0..config.slots).find(|who| {

@@ -94,6 +94,8 @@ pub(crate) struct Companion {
     pub(crate) cache: [Option<Shared<ObjectView>>; MOST],
     /// Since when the watch has shown no change of what says who has to answer for an object; 0: from its creation on.
     pub(crate) unchanged: [u8; MOST],
+    /// When the watch last showed that an object is gone, or may have passed that over.
+    pub(crate) gone: [u8; MOST],
     pub(crate) trackers: [Shared<Tracker>; MOST],
     pub(crate) leases: Shared<Leases>,
     /// The webhook configuration as its watch shows it, and since when.
@@ -188,18 +190,29 @@ impl World {
             && !waits
     }
 
-    /// The children that are there, have somebody to answer for them, and whose controllers see them, or may come to see
-    /// them, as members to reconcile: because they are, or because it is not known everywhere that they are not any more
-    /// (a bit each).
+    /// The children that have somebody to answer for them, and whose controllers see them, or may come to see them, as members
+    /// to reconcile: because they are, or because it is not known everywhere that they are not any more, or are gone (a bit
+    /// each).
     pub(crate) fn may_be_reconciled(&self, config: &Config) -> u8 {
+        (1..config.slots)
+            .filter(|slot| {
+                let mut views = self.controllers[*slot].own.views();
+                let is_asked = !(*slot == 2 && config.second == Role::NotAsked);
+                is_asked && views.any(|brief| brief.member)
+            })
+            .fold(0, |mask, slot| mask | 1 << slot)
+    }
+
+    /// Those of them that are there.
+    pub(crate) fn are_there(&self, config: &Config) -> u8 {
         (1..config.slots)
             .filter(|slot| {
                 let Slot { stored, uid, .. } = &self.slots[*slot];
                 let mut views = self.controllers[*slot].own.views();
-                let is_asked = !(*slot == 2 && config.second == Role::NotAsked);
-                stored.is_some() && is_asked && views.any(|brief| brief.member && brief.uid == *uid)
+                stored.is_some() && views.any(|brief| brief.member && brief.uid == *uid)
             })
             .fold(0, |mask, slot| mask | 1 << slot)
+            & self.may_be_reconciled(config)
     }
 
     /// What the controller of `who` reads of the object in `slot`.

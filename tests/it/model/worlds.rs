@@ -184,6 +184,22 @@ pub(super) fn small() -> Vec<Named> {
             &[Leaving, Excluded],
         ),
         (
+            "a child that is deleted, and created anew, one flip",
+            world(1, 1).with(|c| {
+                (c.deletable, c.left.deletes, c.prompt) = (vec![1], 1, true);
+                c.left.crashes = 0;
+            }),
+            &[Gone, Attested],
+        ),
+        (
+            "a child that is deleted while it is frozen, one flip",
+            Config::new(1, 1).with(|c| {
+                (c.leases, c.ticks, c.prompt) = (LeaseOf::Managers, Some(2), true);
+                (c.deletable, c.left.deletes, c.left.freezes) = (vec![1], 1, 1);
+            }),
+            &[Gone],
+        ),
+        (
             "deleted, created anew, created paused, restored",
             world(1, 1).with(|c| {
                 (c.deletable, c.left.deletes, c.left.crashes) = (vec![0], 1, 0);
@@ -317,6 +333,19 @@ pub(super) fn deep() -> Vec<Named> {
                 (c.outsider, c.lag, c.ticks, c.lively) = (Some(1), true, Some(5), 64);
             }),
             &[Leaving],
+        ),
+        (
+            "a child that is deleted, and created anew, two flips, a crash",
+            world(1, 2).with(|c| (c.deletable, c.left.deletes, c.prompt) = (vec![1], 1, true)),
+            &[Gone, Attested],
+        ),
+        (
+            "a child that is deleted while it is frozen",
+            Config::new(1, 2).with(|c| {
+                (c.leases, c.ticks, c.prompt) = (LeaseOf::Managers, Some(3), true);
+                (c.deletable, c.left.deletes, c.left.freezes) = (vec![1], 1, 1);
+            }),
+            &[Gone],
         ),
         (
             "deleted twice, created, restored",

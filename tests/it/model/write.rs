@@ -298,7 +298,7 @@ impl World {
                     self.slots[slot].stamped[input] = self.slots[slot].flips[input];
                 }
             }
-            self.slots[slot].at_stamp = self.may_be_reconciled(config);
+            self.slots[slot].at_stamp = self.are_there(config);
             config.reached(if stamped.clean { Reached::Clean } else { Reached::Hasty });
             match stamped.why {
                 Why::Missed => config.reached(Reached::Repaired),
@@ -402,7 +402,7 @@ impl World {
                 self.left.deletes = self.left.deletes.saturating_sub(1);
                 self.slots[slot].grave = self.slots[slot].stored.clone();
                 self.slots[slot].flips = self.slots[slot].flips.map(|n| n + 1);
-                self.slots[CLUSTER].scope &= !(1 << slot);
+                // A resume does not speak for it any more. A pause does, as long as its controller may work on it.
                 self.slots[CLUSTER].at_stamp &= !(1 << slot);
                 self.store(config, slot, None);
             }
