@@ -122,6 +122,7 @@ const SILENT: u32 = 3;
 struct Balancer {
     address: SocketAddr,
     backends: Arc<Mutex<Vec<Backend>>>,
+    ready: Arc<Mutex<Vec<SocketAddr>>>,
 }
 
 impl Balancer {
@@ -132,6 +133,7 @@ impl Balancer {
         let backends: Arc<Mutex<Vec<Backend>>> = Arc::default();
         let ready: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
         let (all, found) = (Arc::clone(&backends), Arc::clone(&ready));
+        let known = Arc::clone(&ready);
         std::thread::spawn(move || {
             let mut silent = BTreeMap::<SocketAddr, u32>::new();
             // As long as somebody else knows of it.
@@ -173,7 +175,11 @@ impl Balancer {
                 });
             }
         });
-        Self { address, backends }
+        Self {
+            address,
+            backends,
+            ready: known,
+        }
     }
 }
 
@@ -281,7 +287,7 @@ impl Rig {
             if let Some(status) = replica.child.try_wait().unwrap() {
                 panic!("{name}: {status}: {}", replica.log());
             }
-            get(metrics, "/readyz").filter(|(status, _)| *status == 200)
+            self.balancer.ready.lock().unwrap().contains(&webhook).then_some(())
         })
         .await;
         replica
