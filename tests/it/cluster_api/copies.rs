@@ -3,42 +3,56 @@
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use pausegen::protocol::keys::{self, GUARDED, Stamp};
+use pausegen::sandbox::product::ProductOptions;
 use serde_json::json;
 
+use super::Scenes;
 use super::rig::Change::Annotation;
-use super::rig::{Rig, Target, annotation};
+use super::rig::{PATIENCE, Rig, Target, annotation, options};
 use crate::support::eventually_within;
 
-use super::rig::PATIENCE;
-
 /// A MachineDeployment that carries a stamp is rolled out and scaled, with the webhook and without it.
-pub(super) async fn copies(rig: &mut Rig) {
+#[tokio::test]
+async fn no_copy_is_taken_for_a_stamp() {
+    let scenes = Scenes::begin();
+    let split = ProductOptions {
+        split: true,
+        ..options()
+    };
+    let mut rig = Box::pin(Rig::start(split, 3)).await;
+    scenes.scene("ready");
     let deployment = rig.first("MachineDeployment").await;
     for paused in [true, false] {
         let flip = rig.flip(&deployment, Annotation(paused)).await;
         rig.acknowledged(&flip).await;
     }
-    scale(rig, 2).await;
-    roll_out(rig, &deployment).await;
-    let copies = copies_on_sets(rig).await;
+    scenes.scene("scale");
+    scale(&rig, 2).await;
+    scenes.scene("roll out");
+    roll_out(&rig, &deployment).await;
+    let copies = copies_on_sets(&rig).await;
     assert!(copies.is_empty(), "copied past the webhook: {copies:?}");
 
     rig.product.kill_admission();
-    scale(rig, 3).await;
-    roll_out(rig, &deployment).await;
-    let copies = copies_on_sets(rig).await;
+    scenes.scene("scale without the webhook");
+    scale(&rig, 3).await;
+    scenes.scene("roll out without the webhook");
+    roll_out(&rig, &deployment).await;
+    scenes.scene("the webhook is back");
+    let copies = copies_on_sets(&rig).await;
     assert!(
         !copies.is_empty(),
         "without the webhook they are copied, or this shows nothing"
     );
     rig.product.start_admission().await.unwrap();
     eventually_within(PATIENCE, "the copies are repaired", async || {
-        copies_on_sets(rig).await.is_empty().then_some(())
+        copies_on_sets(&rig).await.is_empty().then_some(())
     })
     .await;
     let flip = rig.flip(&deployment, Annotation(true)).await;
     rig.acknowledged(&flip).await;
     rig.run(&deployment).await;
+    scenes.scene("done");
 }
 
 /// The MachineSets with keys that are not their own.
