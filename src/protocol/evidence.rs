@@ -85,6 +85,11 @@ type BaselineKey = (String, String, InputId);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Tracker {
     uid: String,
+    /// When this process first saw this very object.
+    known_since: Option<Moment>,
+    /// Which revision each attestor of the object had read, if any, at a time when no view of an earlier object of this name
+    /// was left. One that has read more since has read it of this object.
+    read: BTreeMap<String, Option<i64>>,
     /// The newest `resourceVersion` seen, where it is a number (KEP-5504 makes them comparable).
     version: Option<u64>,
     /// The standing stamp and when this process first saw it; `None` while there is none that is believed.
@@ -186,6 +191,23 @@ pub struct Lacking {
     pub next: Option<Moment>,
 }
 
+impl Lacking {
+    /// Whether `time` has passed for one of an object's answers.
+    fn add(&mut self, uid: &str, time: Result<bool, Option<Moment>>, since: Moment, now: Moment, bound: Duration) {
+        match time {
+            Ok(_) => {
+                let due = since.plus(bound);
+                let view = self.ready.entry(uid.to_owned()).or_insert(due);
+                *view = due.max(*view);
+            }
+            Err(at) => {
+                let at = at.unwrap_or(now.plus(bound));
+                self.next = self.next.into_iter().chain([at]).min();
+            }
+        }
+    }
+}
+
 /// The outcome of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
@@ -220,6 +242,7 @@ impl Tracker {
             return;
         }
         self.version = version;
+        self.known_since.get_or_insert(now);
         let intent = Intent::of(rule, object);
         match Standing::of(&rule.group_kind, object) {
             Standing::Bare => {
@@ -321,6 +344,7 @@ impl Tracker {
 
     /// As [`Tracker::take_baselines`], for the one object that the view shows: `flipped` itself or a member.
     pub fn take_baseline(&mut self, ground: &Ground<'_>, view: Moment, flipped: &Ruled, ruled: &Ruled) {
+        self.note_read(ground, view, ruled);
         let Some(guard) = ground.guard else { return };
         let Some(since) = self.settled_since(ground, guard, ruled) else {
             return;
@@ -343,6 +367,28 @@ impl Tracker {
         }
     }
 
+    /// Notes which revision the attestors of the object itself have read, unless that is known already.
+    fn note_read(&mut self, ground: &Ground<'_>, view: Moment, ruled: &Ruled) {
+        for (attestor, since) in self.unread(ground, ruled) {
+            let bound = ruled.rule.staleness_bound;
+            if view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok() {
+                let read = observed_generation(attestor, &ruled.object);
+                self.read.insert(attestor.name.clone(), read);
+            }
+        }
+    }
+
+    /// The attestors of the object itself of which it is not known what they had read, and since when this process knows it.
+    fn unread<'a>(&self, ground: &Ground<'_>, ruled: &'a Ruled) -> Vec<(&'a Attestor, Moment)> {
+        let Some(known) = self.known_since.filter(|_| ruled.object.metadata.uid == self.uid) else {
+            return Vec::new();
+        };
+        let attestors = ruled.rule.attestors.iter();
+        let missing =
+            attestors.filter(|attestor| attestor.tells_generation() && !self.read.contains_key(&attestor.name));
+        missing.map(|attestor| (attestor, known.max(ground.start))).collect()
+    }
+
     /// Whose baselines are missing, as far as the cache tells; and when it is worth asking again for the rest.
     #[must_use]
     pub fn lacking(&self, ground: &Ground<'_>, flipped: &Ruled, members: &[&Ruled]) -> Lacking {
@@ -354,21 +400,16 @@ impl Tracker {
             };
             let bound = ruled.rule.staleness_bound;
             let uid = &ruled.object.metadata.uid;
+            for (attestor, known) in self.unread(ground, ruled) {
+                lacking.add(uid, time(attestor, ground, known, bound), known, ground.now, bound);
+            }
             for (attestor, input, answer) in self.answers(flipped, ruled) {
                 let Some(answer) = answer else { continue };
                 let key = (uid.clone(), attestor.name.clone(), input);
                 if self.baselines.get(&key) == Some(&baseline(answer, guard, attestor, ground.leases)) {
                     continue;
                 }
-                match time(attestor, ground, since, bound) {
-                    Ok(_) => {
-                        lacking.ready.insert(uid.clone(), since.plus(bound));
-                    }
-                    Err(at) => {
-                        let at = at.unwrap_or(ground.now.plus(bound));
-                        lacking.next = lacking.next.into_iter().chain([at]).min();
-                    }
-                }
+                lacking.add(uid, time(attestor, ground, since, bound), since, ground.now, bound);
             }
         }
         lacking
@@ -692,7 +733,7 @@ impl Tracker {
                     .iter()
                     .any(|(input, a)| self.alternated(ground, ruled, attestor, input, *a, record));
             let attested = alternated
-                || (clean && own && has_read(attestor, object, &record.stamp))
+                || (clean && own && self.has_read(attestor, object, &record.stamp))
                 || mutant::on(Mutant::FaceValue);
             if attested {
                 tally.evidence.get_or_insert(Evidence::Attested);
@@ -759,6 +800,19 @@ impl Tracker {
                     .is_some_and(|baseline| *baseline == self::baseline(before, guard, attestor, ground.leases)))
     }
 
+    /// Whether the attestor says that it has read the revision which the flip made, and cannot mean that of an earlier object
+    /// of this name.
+    fn has_read(&self, attestor: &Attestor, object: &ObjectView, stamp: &Stamp) -> bool {
+        let Some(made) = stamp.object_generation else {
+            return false;
+        };
+        let is_new = match self.read.get(&attestor.name) {
+            Some(before) => before.is_none_or(|before| before < made),
+            None => mutant::on(Mutant::FormerObject),
+        };
+        is_new && observed_generation(attestor, object).is_some_and(|observed| observed >= made)
+    }
+
     /// The echo was stored. Every answer that was evidence in it is a baseline from now on.
     pub fn echoed(&mut self, now: Moment, echo: &Echo) {
         if self.stamp.as_ref().is_some_and(|(stamp, _)| *stamp == echo.stamp) {
@@ -801,6 +855,7 @@ impl Tracker {
         let stalled = self.stalled.iter_mut().map(|(_, at)| at);
         let all = stamp
             .chain(stalled)
+            .chain(&mut self.known_since)
             .chain(&mut self.quiet_since)
             .chain(&mut self.gone)
             .chain(self.members.values_mut())
@@ -927,13 +982,6 @@ pub fn answer(
         (on, ruled.rule.inputs.len() + inherited)
     };
     attest(attestor, &ruled.object, &reference(own, input), together, causes)
-}
-
-/// Whether the attestor says that it has read the revision which the flip made.
-fn has_read(attestor: &Attestor, object: &ObjectView, stamp: &Stamp) -> bool {
-    stamp
-        .object_generation
-        .is_some_and(|m| observed_generation(attestor, object).is_some_and(|observed| observed >= m))
 }
 
 fn baseline(answer: bool, guard: &Guard, attestor: &Attestor, leases: &Leases) -> Baseline {

@@ -16,6 +16,8 @@ pub enum Mutant {
     HastyBaseline,
     /// A hasty flip asks only those whom its own inputs concern.
     HastyNarrow,
+    /// A revision that an attestor says it has read counts as one of this object, even if it may be of one that was deleted.
+    FormerObject,
     /// A webhook configuration that came back counts as the one that was there before.
     GuardReturned,
     /// A webhook configuration counts as enforced from the moment at which it stands.

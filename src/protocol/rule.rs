@@ -106,6 +106,12 @@ impl Attestor {
         })
     }
 
+    /// Whether it may tell which revision of an object it has read.
+    #[must_use]
+    pub const fn tells_generation(&self) -> bool {
+        matches!(self.by, AttestedBy::Condition(_) | AttestedBy::ObservedGeneration)
+    }
+
     /// Whether this input is its concern.
     #[must_use]
     pub fn answers_for(&self, input: &InputRef) -> bool {

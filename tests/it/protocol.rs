@@ -486,6 +486,35 @@ fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
     assert_eq!(waiting.laggards[0].name, "new");
 }
 
+/// A controller that still has an object of the same name in its hands that was deleted may write what it read of that one.
+#[test]
+fn a_revision_that_was_read_is_evidence_where_it_can_be_of_this_object_only() {
+    let mut cluster = Cluster::new();
+    cluster.answer("");
+    let mut young = Tracker::new("cluster");
+    young.observe(at(1), &rule("Cluster"), &cluster.view());
+    let leases = leases(130);
+    let ground = Ground {
+        now: at(130),
+        start: at(0),
+        guard: None,
+        leases: &leases,
+    };
+    let (mut early, mut known) = (young.clone(), young.clone());
+    early.take_baselines(&ground, at(60), &cluster.ruled(), &[]);
+    known.take_baselines(&ground, at(61), &cluster.ruled(), &[]);
+    cluster.set_field(true);
+    cluster.answer(FIELD_TEXT);
+    for tracker in [&mut young, &mut early] {
+        let verdict = look(tracker, 200, None, &cluster, &[]);
+        assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
+    }
+    let Verdict::Echo(echo) = look(&mut known, 200, None, &cluster, &[]) else {
+        panic!("it has read the flip of this very object")
+    };
+    assert_eq!(echo.evidence, Evidence::Attested);
+}
+
 #[test]
 fn a_hasty_flip_and_one_that_is_taken_back_need_the_bound() {
     let guard = Guard {
@@ -572,8 +601,9 @@ fn an_echo_acknowledges_no_revision_that_unseen_flips_may_have_made() {
         (&mut sure.clone(), None, flipped),
         (&mut sure, Some(&guard), flipped + 1),
     ] {
-        let Verdict::Echo(echo) = look(tracker, 100, guard, &cluster, &[]) else {
-            panic!("its controller has read the flip")
+        look(tracker, 100, guard, &cluster, &[]);
+        let Verdict::Echo(echo) = look(tracker, 170, guard, &cluster, &[]) else {
+            panic!("the bound has passed")
         };
         assert_eq!(echo.object_generation, acknowledged);
     }

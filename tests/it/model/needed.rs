@@ -141,7 +141,10 @@ fn whoever_leaves_is_asked_until_it_has_to_know() {
 
 #[test]
 fn whoever_left_before_the_companion_began_is_asked() {
-    let world = script(1, &[FIELD, FIELD, LEAVE]).with(|c| c.left.crashes = 1);
+    let world = script(1, &[FIELD, FIELD, LEAVE]).with(|c| {
+        (c.leases, c.ticks) = (LeaseOf::Managers, Some(3));
+        (c.left.crashes, c.left.freezes, c.prompt) = (1, 1, true);
+    });
     rule(
         "Only those asked whom this process has seen leave",
         world,
@@ -329,6 +332,21 @@ fn the_echo_tests_the_uid() {
 fn what_is_deleted_may_still_be_worked_on() {
     let world = script(1, &[FIELD, Person::Delete { slot: 1 }]);
     rule("Nobody asked about what was deleted", world, Mutant::GoneAtOnce);
+}
+
+#[test]
+fn another_object_of_the_name_may_have_been_read() {
+    let anew = Person::Create {
+        slot: 0,
+        restore: false,
+        paused: false,
+    };
+    let world = script(0, &[FIELD, Person::Delete { slot: 0 }, anew, FIELD]);
+    rule(
+        "A revision read of an object that is deleted",
+        world,
+        Mutant::FormerObject,
+    );
 }
 
 #[test]
