@@ -3,7 +3,8 @@
 //!
 //! Flips come from the webhook's audit annotations, acknowledgements from the companion's writes, and every write of a
 //! controller to a paused object after its acknowledgement is told. At level Metadata the log has no bodies: then a write of
-//! the companion to an object that waits is taken for its acknowledgement.
+//! the companion to an object that waits is taken for its acknowledgement. At level RequestResponse it has the answers too,
+//! and a write that changed nothing is none.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,6 +22,7 @@ use crate::{
         GroupKind,
         intent::State,
         keys::{ACKNOWLEDGED, parse_generation},
+        lenient::{self, Lenient},
         scope::{self, Ruled},
     },
     report::audit::Objects,
@@ -111,7 +113,15 @@ pub struct Rebuild<'a> {
     /// Which object inherits from which, as far as objects were given.
     above: HashMap<Object, Vec<Object>>,
     standing: HashMap<Object, Standing>,
+    versions: HashMap<Object, Version>,
     counts: Counts,
+}
+
+/// The revision that a write was last answered with, and when that was.
+#[derive(Debug)]
+struct Version {
+    resource_version: String,
+    at: Timestamp,
 }
 
 /// What was read.
@@ -125,6 +135,10 @@ pub struct Counts {
     pub acknowledgements: u64,
     /// Writes of controllers to paused objects after their acknowledgement.
     pub writes: u64,
+    /// How many of them may have changed nothing: the log does not hold what they were answered with.
+    pub untold: u64,
+    /// Writes of controllers that were left out, since they have changed nothing.
+    pub unchanged: u64,
     /// Lines that are no audit events, or too long.
     pub unreadable: u64,
     /// The first of them: file, line, what is wrong.
@@ -162,9 +176,42 @@ struct Logged {
     stage_timestamp: Option<String>,
     annotations: HashMap<String, String>,
     request_object: Option<Value>,
+    response_object: Option<Lenient<Answered>>,
+}
+
+/// What a write was answered with.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Answered {
+    metadata: Lenient<AnsweredMeta>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct AnsweredMeta {
+    #[serde(deserialize_with = "lenient::text")]
+    resource_version: String,
 }
 
 impl Logged {
+    /// The revision in the answer to a write, where the log holds the answer.
+    fn resource_version(&self) -> Option<&str> {
+        let version = &self.response_object.as_ref()?.0.metadata.0.resource_version;
+        Some(version.as_str()).filter(|version| !version.is_empty())
+    }
+
+    /// The revision that a write was made on, where it says so: the API server refuses it on any other.
+    fn base_version(&self) -> Option<&str> {
+        self.request_object
+            .as_ref()?
+            .pointer("/metadata/resourceVersion")?
+            .as_str()
+    }
+
+    fn is_update(&self) -> bool {
+        matches!(self.verb.as_str(), "update" | "patch")
+    }
+
     /// As whom it was done.
     fn by(&self) -> &str {
         &self.impersonated_user.as_ref().unwrap_or(&self.user).username
@@ -227,6 +274,7 @@ impl<'a> Rebuild<'a> {
             kinds: kinds.collect(),
             above: above(objects),
             standing: HashMap::new(),
+            versions: HashMap::new(),
             counts: Counts::default(),
         }
     }
@@ -346,6 +394,7 @@ impl<'a> Rebuild<'a> {
         logged: Logged,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
+        let is_unchanged = self.is_unchanged(&object, &logged);
         let is_main = logged
             .object_ref
             .as_ref()
@@ -367,13 +416,37 @@ impl<'a> Rebuild<'a> {
             };
             let known = self.standing.keys().chain(self.above.keys()).filter(is_one);
             let all: BTreeSet<Object> = known.cloned().collect();
-            return all.into_iter().try_for_each(|one| self.write(one, &logged, sink));
+            return all
+                .into_iter()
+                .try_for_each(|one| self.write(one, &logged, false, sink));
         }
         if logged.verb == "create" && is_main {
             // Another one of that name: what was known is of the one before.
             self.standing.remove(&object);
         }
-        self.write(object, &logged, sink)
+        self.write(object, &logged, is_unchanged, sink)
+    }
+
+    /// Whether a write has changed nothing: it was answered with the revision that it was made on, or with one that was
+    /// there before it was asked for.
+    fn is_unchanged(&mut self, object: &Object, logged: &Logged) -> bool {
+        let Some(version) = logged.resource_version() else {
+            return false;
+        };
+        let time = |at: &Option<String>| at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+        match self.versions.get(object) {
+            Some(known) if known.resource_version == version => {
+                let was_there = time(&logged.request_received_timestamp).is_some_and(|asked| known.at <= asked);
+                logged.is_update() && (was_there || logged.base_version() == Some(version))
+            }
+            _ => {
+                if let Some(at) = time(&logged.stage_timestamp) {
+                    let resource_version = version.to_owned();
+                    self.versions.insert(object.clone(), Version { resource_version, at });
+                }
+                logged.is_update() && logged.base_version() == Some(version)
+            }
+        }
     }
 
     fn flip(
@@ -451,6 +524,7 @@ impl<'a> Rebuild<'a> {
         &mut self,
         object: Object,
         logged: &Logged,
+        is_unchanged: bool,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_controller = self.who.is_controller(&logged.user.username) || self.who.is_controller(logged.by());
@@ -479,7 +553,14 @@ impl<'a> Rebuild<'a> {
         let Some((generation, inherited_from)) = found else {
             return Ok(());
         };
+        if is_unchanged {
+            self.counts.unchanged += 1;
+            return Ok(());
+        }
         self.counts.writes += 1;
+        if logged.is_update() && logged.resource_version().is_none() {
+            self.counts.untold += 1;
+        }
         let by = match &logged.impersonated_user {
             Some(user) => format!("{} as {}", logged.user.username, user.username),
             None => logged.user.username.clone(),
