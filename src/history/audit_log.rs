@@ -13,7 +13,6 @@ use std::{
 
 use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::entry::{Event, Object};
@@ -22,15 +21,15 @@ use crate::{
         GroupKind,
         intent::State,
         keys::{ACKNOWLEDGED, parse_generation},
-        lenient::{self, Lenient},
         scope::{self, Ruled},
     },
     report::audit::Objects,
-    rules::{
-        Rules,
-        manifests::{FLIP, KEYS},
-    },
+    rules::Rules,
 };
+
+mod logged;
+
+use logged::{Logged, Reference};
 
 /// An event that is longer is passed over, and counted: the API server cuts them long before.
 const LONGEST: u64 = 16 << 20;
@@ -154,112 +153,6 @@ struct Standing {
     hands_down: bool,
     /// Since when it is acknowledged.
     acknowledged: Option<Timestamp>,
-}
-
-/// An event of the log, as far as it is read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Logged {
-    kind: String,
-    #[serde(rename = "auditID")]
-    audit_id: String,
-    stage: String,
-    #[serde(rename = "requestURI")]
-    request_uri: String,
-    verb: String,
-    user: User,
-    impersonated_user: Option<User>,
-    user_agent: String,
-    object_ref: Option<Reference>,
-    response_status: Status,
-    request_received_timestamp: Option<String>,
-    stage_timestamp: Option<String>,
-    annotations: HashMap<String, String>,
-    request_object: Option<Value>,
-    response_object: Option<Lenient<Answered>>,
-}
-
-/// What a write was answered with.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Answered {
-    metadata: Lenient<AnsweredMeta>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct AnsweredMeta {
-    #[serde(deserialize_with = "lenient::text")]
-    resource_version: String,
-}
-
-impl Logged {
-    /// The revision in the answer to a write, where the log holds the answer.
-    fn resource_version(&self) -> Option<&str> {
-        let version = &self.response_object.as_ref()?.0.metadata.0.resource_version;
-        Some(version.as_str()).filter(|version| !version.is_empty())
-    }
-
-    /// The revision that a write was made on, where it says so: the API server refuses it on any other.
-    fn base_version(&self) -> Option<&str> {
-        self.request_object
-            .as_ref()?
-            .pointer("/metadata/resourceVersion")?
-            .as_str()
-    }
-
-    fn is_update(&self) -> bool {
-        matches!(self.verb.as_str(), "update" | "patch")
-    }
-
-    /// As whom it was done.
-    fn by(&self) -> &str {
-        &self.impersonated_user.as_ref().unwrap_or(&self.user).username
-    }
-
-    /// What the webhook noted when it stamped: at a flip, or when it was asked for another stamp.
-    fn note(&self, key: &str) -> &str {
-        let of = |webhook: &str| self.annotations.get(&format!("{webhook}/{key}"));
-        of(FLIP).or_else(|| of(KEYS)).map(String::as_str).unwrap_or_default()
-    }
-
-    /// Whether something was written, and what is done is done.
-    fn is_write(&self) -> bool {
-        let is_write = matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        );
-        let is_done = self.stage == "ResponseComplete" && (200..300).contains(&self.response_status.code);
-        // A deletion has its options in its body.
-        let options = self.request_object.as_ref().and_then(|body| body.get("dryRun"));
-        let is_dry = self.request_uri.contains("dryRun=")
-            || options
-                .and_then(Value::as_array)
-                .is_some_and(|dry_run| !dry_run.is_empty());
-        is_write && is_done && !is_dry
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct User {
-    username: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Reference {
-    resource: String,
-    namespace: String,
-    name: String,
-    api_group: String,
-    subresource: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    code: u16,
 }
 
 impl<'a> Rebuild<'a> {

@@ -581,7 +581,7 @@ fn no_write_of_a_controller_slips_through() {
     assert_eq!(told_of(&[nothing, slow]), 1, "they were under way at once");
     // An answer that is no object.
     let status_only = changed(patch(3), &|event| {
-        event["responseObject"] = json!({"metadata": [], "kind": 7})
+        event["responseObject"] = json!({"metadata": [], "kind": 7});
     });
     assert_eq!(told_of(&[status_only]), 1);
     // A Cluster's annotation pauses nobody but itself.
