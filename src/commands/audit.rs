@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     client::{KubectlArgs, Reached},
-    cluster, rules, times,
+    cluster, names, rules, times,
 };
 use crate::{
     history::{past, verify},
@@ -56,7 +56,7 @@ pub struct Args {
     #[arg(short = 'A', long)]
     all_namespaces: bool,
     /// The namespace; else that of the context
-    #[arg(short, long, value_name = "NAME", conflicts_with = "all_namespaces")]
+    #[arg(short, long, value_name = "NAME", conflicts_with = "all_namespaces", value_parser = names::namespace)]
     namespace: Option<String>,
     /// Only objects with these labels (team=racks,tier!=test)
     #[arg(short = 'l', long, value_name = "SELECTOR")]
@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long = "kind", value_name = "KIND", value_delimiter = ',')]
     kinds: Vec<KindFilter>,
     /// This Cluster with its whole tree, paused or not
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = names::object)]
     cluster: Option<String>,
     /// Only what has been paused for longer than this, such as 7d; each is a finding
     #[arg(long, value_name = "DURATION", value_parser = times::duration)]

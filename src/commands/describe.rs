@@ -52,6 +52,7 @@ pub async fn run(args: Args) -> super::Result {
         rules: rules_file,
         cluster: cluster_args,
     } = args;
+    targets.check()?;
     let rules = rules::load(rules_file.as_ref())?;
     let (client, namespace) = cluster_args.client().await?;
     let kinds = cluster::served(&client, &rules).await?;

@@ -19,7 +19,9 @@ use super::{
 };
 use crate::{
     protocol::{
-        keys::{Standing, parse_generation},
+        intent::State,
+        keys::{REASON, REASON_LIMIT, Standing, parse_generation},
+        object::truncate,
         scope::Ruled,
     },
     report::{
@@ -112,7 +114,7 @@ type Decide<'a> = &'a (dyn Fn(&Ruled) -> Result<Flip, FlipError> + Sync);
 pub async fn pause(args: PauseArgs) -> super::Result {
     let PauseArgs { reason, common } = args;
     let input = common.input.clone();
-    run(common, "paused", &|ruled| {
+    run(common, "paused", Some(&reason), &|ruled| {
         flip::pause(&ruled.rule, &ruled.object, input.as_deref(), Some(&reason))
     })
     .await
@@ -125,13 +127,13 @@ pub async fn pause(args: PauseArgs) -> super::Result {
 pub async fn resume(args: ResumeArgs) -> super::Result {
     let ResumeArgs { reason, common } = args;
     let input = common.input.clone();
-    run(common, "resumed", &|ruled| {
+    run(common, "resumed", reason.as_deref(), &|ruled| {
         flip::resume(&ruled.rule, &ruled.object, input.as_deref(), reason.as_deref())
     })
     .await
 }
 
-async fn run(args: FlipArgs, verb: &str, decide: Decide<'_>) -> super::Result {
+async fn run(args: FlipArgs, verb: &str, reason: Option<&str>, decide: Decide<'_>) -> super::Result {
     let FlipArgs {
         targets,
         input: _,
@@ -141,6 +143,7 @@ async fn run(args: FlipArgs, verb: &str, decide: Decide<'_>) -> super::Result {
         rules: rules_file,
         cluster: cluster_args,
     } = args;
+    targets.check()?;
     let rules = Arc::new(rules::load(rules_file.as_ref())?);
     let (client, namespace) = cluster_args.client().await?;
     let kinds = Arc::new(cluster::served(&client, &rules).await?);
@@ -151,6 +154,10 @@ async fn run(args: FlipArgs, verb: &str, decide: Decide<'_>) -> super::Result {
             Ok(done) => {
                 let line = format!("{} {}", target.display(), done.says(verb, dry_run));
                 writeln!(io::stdout(), "{}", text::clean(&line))?;
+                if let Some(reason) = reason.filter(|reason| !done.has_reason(reason)) {
+                    let line = not_recorded(&target, done.flip.state, reason);
+                    writeln!(io::stderr(), "note: {}", text::clean(&line))?;
+                }
                 asked.push((target, done.goal, Some(done.began)));
             }
             Err(error) => {
@@ -179,9 +186,18 @@ struct Done {
     /// What the answer to the write itself has shown: a wait from there has no race.
     began: Began,
     stamped: Option<(u64, bool)>,
+    /// The reason that stands, in the stamp where there is one.
+    reason: String,
 }
 
 impl Done {
+    /// Whether this reason stands: one goes into the stamp with the write that flips, and with no other.
+    fn has_reason(&self, reason: &str) -> bool {
+        let mut reason = reason.to_owned();
+        truncate(&mut reason, REASON_LIMIT);
+        self.flip.patch.is_some() || self.reason == reason
+    }
+
     fn says(&self, verb: &str, dry_run: bool) -> String {
         let dry = if dry_run { " (server dry run)" } else { "" };
         if self.flip.patch.is_none() {
@@ -189,7 +205,7 @@ impl Done {
         }
         let by = self.flip.inputs.join(" and ");
         let still = match self.goal.state {
-            crate::protocol::intent::State::Running => String::new(),
+            State::Running => String::new(),
             state if verb == "resumed" => format!(", still {state} by another input"),
             _ => String::new(),
         };
@@ -202,6 +218,24 @@ impl Done {
             None => format!("{verb} by {by}{still}, without a pause generation: no webhook was called{dry}"),
         }
     }
+}
+
+/// A reason for what is so already.
+fn not_recorded(target: &Target, state: State, reason: &str) -> String {
+    let name = target.display();
+    let mut line = format!("{name} is {state} already: the reason `{reason}` was not recorded");
+    if state != State::Running {
+        let namespace = Some(&target.namespace).filter(|namespace| !namespace.is_empty());
+        let namespace = namespace
+            .map(|namespace| format!(" -n {namespace}"))
+            .unwrap_or_default();
+        line.push_str(&format!(
+            ". To give one, resume it and pause it with the reason; or, so that it stays paused, set it with `kubectl annotate \
+             {name}{namespace} --overwrite pausegen.io/reason=TEXT` and have it stamped anew with `pausegen unacknowledge \
+             {name}{namespace}`"
+        ));
+    }
+    line
 }
 
 async fn one(client: &kube::Client, target: &Target, decide: Decide<'_>, dry_run: bool) -> Result<Done, Refused> {
@@ -238,7 +272,12 @@ async fn one(client: &kube::Client, target: &Target, decide: Decide<'_>, dry_run
         .metadata
         .annotation(crate::protocol::keys::GENERATION)
         .and_then(parse_generation);
+    let reason = match standing.record() {
+        Some(record) => record.stamp.reason.clone(),
+        None => after.object.metadata.annotation(REASON).unwrap_or_default().to_owned(),
+    };
     Ok(Done {
+        reason,
         began: begin(&goal, &after.rule, &after.object),
         stamped: generation.map(|generation| (generation, standing.record().is_some_and(|record| !record.is_clean()))),
         flip,

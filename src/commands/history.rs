@@ -211,6 +211,17 @@ fn run_audit_log(args: AuditLogArgs) -> super::Result {
          lines passed over",
         counts.lines, counts.flips, counts.acknowledgements, counts.writes, counts.unreadable
     )?;
+    if counts.unchanged > 0 {
+        writeln!(err, "{} more were left out: they changed nothing", counts.unchanged)?;
+    }
+    if counts.untold > 0 {
+        writeln!(
+            err,
+            "whether {} of these writes changed anything cannot be told: the log does not hold what they were answered with \
+             (audit level RequestResponse does)",
+            counts.untold
+        )?;
+    }
     Ok(if counts.writes > 0 {
         ExitCode::FAILURE
     } else {

@@ -25,6 +25,7 @@ pub mod flip;
 pub mod history;
 mod kinds;
 pub mod manifests;
+mod names;
 pub mod rules;
 pub mod sandbox;
 pub mod serve;

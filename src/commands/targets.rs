@@ -2,7 +2,10 @@
 
 use kube::Client;
 
-use super::cluster::{self, ClusterError, Served};
+use super::{
+    cluster::{self, ClusterError, Served},
+    names::{self, NameError},
+};
 use crate::report::{select::LabelSelector, text};
 
 /// Which objects.
@@ -12,7 +15,7 @@ pub(super) struct TargetArgs {
     #[arg(value_name = "OBJECT")]
     objects: Vec<String>,
     /// The namespace; else that of the context
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = names::namespace)]
     namespace: Option<String>,
     /// All namespaces; with --selector or --all
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -56,6 +59,9 @@ pub(super) enum TargetError {
     /// Both a name and a selection.
     #[error("give names, or --selector, or --all")]
     Both,
+    /// No object is called so.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// The kind is not known.
     #[error(
         "the cluster serves no `{0}` that can be paused by these rules: `pausegen rules check --server` lists what it does"
@@ -80,6 +86,27 @@ pub(super) enum TargetError {
 }
 
 impl TargetArgs {
+    /// Whether objects can be called so: known before anything is asked.
+    pub(super) fn check(&self) -> Result<(), TargetError> {
+        let names: Vec<&str> = match self.objects.split_first() {
+            None => Vec::new(),
+            Some((first, _)) if first.contains('/') => {
+                let names = self.objects.iter().filter_map(|object| object.split_once('/'));
+                names.map(|(_, name)| name).collect()
+            }
+            // One with a slash is of the other form, and told so.
+            Some((_, names)) => names
+                .iter()
+                .filter(|name| !name.contains('/'))
+                .map(String::as_str)
+                .collect(),
+        };
+        for name in names {
+            names::object(name)?;
+        }
+        Ok(())
+    }
+
     /// The objects, in the order in which they are named; of a selection, owners first.
     pub(super) async fn resolve(
         &self,

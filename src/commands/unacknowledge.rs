@@ -18,6 +18,7 @@ use super::client::ClientArgs;
 use super::consent::{Consent, Decision};
 use super::counter::Counter;
 use super::kinds::{self, KindsError, Served};
+use super::names::{self, NameError};
 use super::rules::load;
 use crate::protocol::keys::{
     ACKNOWLEDGED, GENERATION, GUARDED, OBSERVED_GENERATION, PENDING, STAMP, TOUCH, parse_generation,
@@ -31,17 +32,18 @@ const NAMED: usize = 30;
 /// Asks for a new stamp: a new pause generation, pending until everybody has answered again.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  pausegen unacknowledge cluster/shop -n prod --dry-run\n  pausegen unacknowledge --all --yes"
+    after_help = "Examples:\n  pausegen unacknowledge cluster/shop -n prod --dry-run\n  pausegen unacknowledge --all --yes",
+    group = clap::ArgGroup::new("which").args(["objects", "all"]).required(true)
 )]
 pub struct Args {
     /// The objects: KIND/NAME, such as cluster/demo or machine.cluster.x-k8s.io/demo-1
-    #[arg(value_name = "KIND/NAME", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(value_name = "KIND/NAME")]
     objects: Vec<String>,
     /// Every object of a ruled kind that carries our keys, in all namespaces unless one is named
     #[arg(long)]
     all: bool,
     /// The namespace of the objects; else that of the context
-    #[arg(short, long, value_name = "NAME")]
+    #[arg(short, long, value_name = "NAME", value_parser = names::namespace)]
     namespace: Option<String>,
     /// The rules file; else the built-in rules for Cluster API
     #[arg(long, env = "PAUSEGEN_RULES", value_name = "FILE")]
@@ -57,6 +59,8 @@ pub struct Args {
 enum UnacknowledgeError {
     #[error("`{0}` is no object: write KIND/NAME, such as cluster/demo")]
     NoObject(String),
+    #[error(transparent)]
+    Name(#[from] NameError),
     #[error("there is no {what}")]
     NotFound { what: String },
     #[error("cannot read {what}")]
@@ -119,6 +123,10 @@ pub async fn run(args: Args) -> super::Result {
         consent,
         client,
     } = args;
+    let objects = objects
+        .iter()
+        .map(|object| split(object))
+        .collect::<Result<Vec<_>, _>>()?;
     consent.check()?;
     let rules = load(rules.as_ref())?;
     let client = client.client().await?;
@@ -143,6 +151,16 @@ pub async fn run(args: Args) -> super::Result {
     touch_all(&client, targets, consent.dry_run).await
 }
 
+/// The kind and the name of an object, as it is written.
+fn split(object: &str) -> Result<(&str, &str), UnacknowledgeError> {
+    let (word, name) = object
+        .split_once('/')
+        .filter(|(word, _)| !word.is_empty())
+        .ok_or_else(|| UnacknowledgeError::NoObject(object.to_owned()))?;
+    names::object(name)?;
+    Ok((word, name))
+}
+
 async fn everything(client: &Client, kinds: &[Served], namespace: &str) -> Result<Vec<Target>, KindsError> {
     let mut counter = Counter::new();
     let mut targets = Vec::new();
@@ -159,14 +177,10 @@ async fn named(
     client: &Client,
     kinds: &[Served],
     namespace: &str,
-    objects: &[String],
+    objects: &[(&str, &str)],
 ) -> Result<Vec<Target>, Box<dyn std::error::Error + Send + Sync>> {
     let mut targets: Vec<Target> = Vec::new();
-    for object in objects {
-        let (word, name) = object
-            .split_once('/')
-            .filter(|(word, name)| !word.is_empty() && !name.is_empty() && !name.contains('/'))
-            .ok_or_else(|| UnacknowledgeError::NoObject(object.clone()))?;
+    for (word, name) in objects {
         let kind = kinds::find(kinds, word)?;
         let api: Api<DynamicObject> = kind.api(client, namespace);
         let what = display(kind, if kind.namespaced { namespace } else { "" }, name);

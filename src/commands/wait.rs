@@ -84,7 +84,8 @@ enum GoalArg {
     Paused,
     /// It alone: a Cluster's annotation
     PausedSelf,
-    /// It runs again
+    /// It runs again; `running`, the word of the annotation, means the same
+    #[value(alias = "running")]
     Resumed,
 }
 
@@ -131,6 +132,7 @@ pub async fn run(args: Args) -> super::Result {
         rules: rules_file,
         cluster: cluster_args,
     } = args;
+    targets.check()?;
     let rules = Arc::new(rules::load(rules_file.as_ref())?);
     let (client, namespace) = cluster_args.client().await?;
     let kinds = Arc::new(cluster::served(&client, &rules).await?);

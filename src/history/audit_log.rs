@@ -3,7 +3,8 @@
 //!
 //! Flips come from the webhook's audit annotations, acknowledgements from the companion's writes, and every write of a
 //! controller to a paused object after its acknowledgement is told. At level Metadata the log has no bodies: then a write of
-//! the companion to an object that waits is taken for its acknowledgement.
+//! the companion to an object that waits is taken for its acknowledgement. At level RequestResponse it has the answers too,
+//! and a write that changed nothing is none.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,7 +13,6 @@ use std::{
 
 use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::entry::{Event, Object};
@@ -24,11 +24,12 @@ use crate::{
         scope::{self, Ruled},
     },
     report::audit::Objects,
-    rules::{
-        Rules,
-        manifests::{FLIP, KEYS},
-    },
+    rules::Rules,
 };
+
+mod logged;
+
+use logged::{Logged, Reference};
 
 /// An event that is longer is passed over, and counted: the API server cuts them long before.
 const LONGEST: u64 = 16 << 20;
@@ -111,7 +112,15 @@ pub struct Rebuild<'a> {
     /// Which object inherits from which, as far as objects were given.
     above: HashMap<Object, Vec<Object>>,
     standing: HashMap<Object, Standing>,
+    versions: HashMap<Object, Version>,
     counts: Counts,
+}
+
+/// The revision that a write was last answered with, and when that was.
+#[derive(Debug)]
+struct Version {
+    resource_version: String,
+    at: Timestamp,
 }
 
 /// What was read.
@@ -125,6 +134,10 @@ pub struct Counts {
     pub acknowledgements: u64,
     /// Writes of controllers to paused objects after their acknowledgement.
     pub writes: u64,
+    /// How many of them may have changed nothing: the log does not hold what they were answered with.
+    pub untold: u64,
+    /// Writes of controllers that were left out, since they have changed nothing.
+    pub unchanged: u64,
     /// Lines that are no audit events, or too long.
     pub unreadable: u64,
     /// The first of them: file, line, what is wrong.
@@ -142,79 +155,6 @@ struct Standing {
     acknowledged: Option<Timestamp>,
 }
 
-/// An event of the log, as far as it is read.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Logged {
-    kind: String,
-    #[serde(rename = "auditID")]
-    audit_id: String,
-    stage: String,
-    #[serde(rename = "requestURI")]
-    request_uri: String,
-    verb: String,
-    user: User,
-    impersonated_user: Option<User>,
-    user_agent: String,
-    object_ref: Option<Reference>,
-    response_status: Status,
-    request_received_timestamp: Option<String>,
-    stage_timestamp: Option<String>,
-    annotations: HashMap<String, String>,
-    request_object: Option<Value>,
-}
-
-impl Logged {
-    /// As whom it was done.
-    fn by(&self) -> &str {
-        &self.impersonated_user.as_ref().unwrap_or(&self.user).username
-    }
-
-    /// What the webhook noted when it stamped: at a flip, or when it was asked for another stamp.
-    fn note(&self, key: &str) -> &str {
-        let of = |webhook: &str| self.annotations.get(&format!("{webhook}/{key}"));
-        of(FLIP).or_else(|| of(KEYS)).map(String::as_str).unwrap_or_default()
-    }
-
-    /// Whether something was written, and what is done is done.
-    fn is_write(&self) -> bool {
-        let is_write = matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        );
-        let is_done = self.stage == "ResponseComplete" && (200..300).contains(&self.response_status.code);
-        // A deletion has its options in its body.
-        let options = self.request_object.as_ref().and_then(|body| body.get("dryRun"));
-        let is_dry = self.request_uri.contains("dryRun=")
-            || options
-                .and_then(Value::as_array)
-                .is_some_and(|dry_run| !dry_run.is_empty());
-        is_write && is_done && !is_dry
-    }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct User {
-    username: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Reference {
-    resource: String,
-    namespace: String,
-    name: String,
-    api_group: String,
-    subresource: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    code: u16,
-}
-
 impl<'a> Rebuild<'a> {
     /// Nothing read yet. `objects` say who inherits from whom; without them only an object's own pause counts.
     #[must_use]
@@ -227,6 +167,7 @@ impl<'a> Rebuild<'a> {
             kinds: kinds.collect(),
             above: above(objects),
             standing: HashMap::new(),
+            versions: HashMap::new(),
             counts: Counts::default(),
         }
     }
@@ -346,6 +287,7 @@ impl<'a> Rebuild<'a> {
         logged: Logged,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
+        let is_unchanged = self.is_unchanged(&object, &logged);
         let is_main = logged
             .object_ref
             .as_ref()
@@ -367,13 +309,37 @@ impl<'a> Rebuild<'a> {
             };
             let known = self.standing.keys().chain(self.above.keys()).filter(is_one);
             let all: BTreeSet<Object> = known.cloned().collect();
-            return all.into_iter().try_for_each(|one| self.write(one, &logged, sink));
+            return all
+                .into_iter()
+                .try_for_each(|one| self.write(one, &logged, false, sink));
         }
         if logged.verb == "create" && is_main {
             // Another one of that name: what was known is of the one before.
             self.standing.remove(&object);
         }
-        self.write(object, &logged, sink)
+        self.write(object, &logged, is_unchanged, sink)
+    }
+
+    /// Whether a write has changed nothing: it was answered with the revision that it was made on, or with one that was
+    /// there before it was asked for.
+    fn is_unchanged(&mut self, object: &Object, logged: &Logged) -> bool {
+        let Some(version) = logged.resource_version() else {
+            return false;
+        };
+        let time = |at: &Option<String>| at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+        match self.versions.get(object) {
+            Some(known) if known.resource_version == version => {
+                let was_there = time(&logged.request_received_timestamp).is_some_and(|asked| known.at <= asked);
+                logged.is_update() && (was_there || logged.base_version() == Some(version))
+            }
+            _ => {
+                if let Some(at) = time(&logged.stage_timestamp) {
+                    let resource_version = version.to_owned();
+                    self.versions.insert(object.clone(), Version { resource_version, at });
+                }
+                logged.is_update() && logged.base_version() == Some(version)
+            }
+        }
     }
 
     fn flip(
@@ -451,6 +417,7 @@ impl<'a> Rebuild<'a> {
         &mut self,
         object: Object,
         logged: &Logged,
+        is_unchanged: bool,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
         let is_controller = self.who.is_controller(&logged.user.username) || self.who.is_controller(logged.by());
@@ -479,7 +446,14 @@ impl<'a> Rebuild<'a> {
         let Some((generation, inherited_from)) = found else {
             return Ok(());
         };
+        if is_unchanged {
+            self.counts.unchanged += 1;
+            return Ok(());
+        }
         self.counts.writes += 1;
+        if logged.is_update() && logged.resource_version().is_none() {
+            self.counts.untold += 1;
+        }
         let by = match &logged.impersonated_user {
             Some(user) => format!("{} as {}", logged.user.username, user.username),
             None => logged.user.username.clone(),

@@ -542,6 +542,48 @@ fn no_write_of_a_controller_slips_through() {
         let nothing = changed(update("c", 3), &|event| event[path] = value.clone());
         assert_eq!(told("spec.paused", &[nothing]), 0, "{path}");
     }
+    // It may have changed nothing.
+    let answered = |event: Value, version: &str| {
+        changed(event, &|event| {
+            event["responseObject"] = json!({"kind": "Cluster", "metadata": {"resourceVersion": version}});
+        })
+    };
+    let status = |second, version: &str| {
+        changed(
+            answered(logged("companion", "patch", "clusters", "c", second, None), version),
+            &|event| {
+                event["objectRef"]["subresource"] = json!("status");
+            },
+        )
+    };
+    let patch = |second| logged(manager, "patch", "clusters", "c", second, None);
+    let told_of = |events: &[Value]| told("spec.paused", events);
+    assert_eq!(told_of(&[status(3, "7"), answered(patch(4), "7")]), 0, "nothing");
+    assert_eq!(told_of(&[status(3, "7"), answered(patch(4), "8")]), 1, "something");
+    assert_eq!(told_of(&[status(3, "7"), patch(4)]), 1, "no answer in the log");
+    assert_eq!(told_of(&[answered(patch(4), "7")]), 1, "no revision from before");
+    assert_eq!(
+        told_of(&[status(3, "7"), answered(patch(4), "8"), answered(patch(5), "8")]),
+        1,
+        "the second one changed nothing"
+    );
+    for (base, writes) in [("7", 0), ("6", 1)] {
+        let update = changed(answered(update("c", 3), "7"), &|event| {
+            event["requestObject"] = json!({"metadata": {"resourceVersion": base}});
+        });
+        assert_eq!(told_of(&[update]), writes, "made on {base}, answered with 7");
+    }
+    // Somebody's write that changed nothing is complete before the controller's that did, with the revision of that one.
+    let slow = changed(answered(patch(4), "8"), &|event| {
+        event["requestReceivedTimestamp"] = json!("2026-01-01T00:00:02.9Z");
+    });
+    let nothing = answered(logged("bob", "patch", "clusters", "c", 3, None), "8");
+    assert_eq!(told_of(&[nothing, slow]), 1, "they were under way at once");
+    // An answer that is no object.
+    let status_only = changed(patch(3), &|event| {
+        event["responseObject"] = json!({"metadata": [], "kind": 7});
+    });
+    assert_eq!(told_of(&[status_only]), 1);
     // A Cluster's annotation pauses nobody but itself.
     let of_machine = logged(manager, "update", "machines", "m", 3, None);
     assert_eq!(told("spec.paused", std::slice::from_ref(&of_machine)), 1);

@@ -134,7 +134,7 @@ pub struct Verified {
 
 /// A history cannot be checked.
 #[derive(Debug, thiserror::Error)]
-#[error("{file} cannot be read")]
+#[error("{file} cannot be opened or read")]
 pub struct VerifyError {
     file: String,
     source: io::Error,
@@ -154,7 +154,8 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, VerifyError> {
         found.push(path.to_owned());
     }
     if found.is_empty() {
-        return Err(failed(io::ErrorKind::NotFound.into()));
+        let why = std::fs::metadata(path).err();
+        return Err(failed(why.unwrap_or_else(|| io::ErrorKind::NotFound.into())));
     }
     Ok(found)
 }

@@ -11,7 +11,8 @@ use serde::{
 };
 
 /// A `T` from an object; from anything else, its default.
-pub(super) struct Lenient<T>(pub(super) T);
+#[derive(Debug, Default)]
+pub(crate) struct Lenient<T>(pub(crate) T);
 
 impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -20,7 +21,7 @@ impl<'de, T: Deserialize<'de> + Default> Deserialize<'de> for Lenient<T> {
 }
 
 /// A string; from anything else, the empty one.
-pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(optional_text(deserializer)?.unwrap_or_default())
 }
 

@@ -22,7 +22,7 @@ mod fuzz;
 pub mod intent;
 pub mod keys;
 pub mod lease;
-mod lenient;
+pub(crate) mod lenient;
 pub mod mirror;
 pub mod mutant;
 pub mod object;

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
 };
 
 use serde::{
@@ -32,7 +32,15 @@ pub enum FileError {
         /// The file.
         file: String,
         /// Why not.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// It is no text.
+    #[error("{file} is not UTF-8 text ({message}): give what `kubectl get -o yaml` or `-o json` writes, unpacked")]
+    NoText {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        message: String,
     },
     /// What is in it is no object.
     #[error("{file} is not {format} that holds Kubernetes objects: {message}")]
@@ -74,12 +82,17 @@ impl Files {
             source,
         };
         skip_space(&mut reader).map_err(read)?;
-        let first = reader.fill_buf().map_err(read)?.first().copied();
+        let begin = reader.fill_buf().map_err(read)?;
+        if let Some(message) = no_text(begin) {
+            let file = text::clean(name).into_owned();
+            return Err(FileError::NoText { file, message });
+        }
+        let first = begin.first().copied();
         let mut any = false;
         match first {
             Some(b'{' | b'[') => {
                 for document in serde_json::Deserializer::from_reader(&mut reader).into_iter::<Document>() {
-                    let document = document.map_err(|error| Self::parse(name, "JSON", &error.to_string()))?;
+                    let document = document.map_err(|error| Self::failed(name, "JSON", &error))?;
                     any = true;
                     self.take(rules, document);
                 }
@@ -96,7 +109,7 @@ impl Files {
                     budget.max_documents = usize::MAX;
                 }
                 for document in serde_saphyr::read_with_options::<_, Document>(&mut reader, options) {
-                    let document = document.map_err(|error| Self::parse(name, "YAML", &error.to_string()))?;
+                    let document = document.map_err(|error| Self::failed(name, "YAML", &error))?;
                     any = true;
                     self.take(rules, document);
                 }
@@ -109,12 +122,27 @@ impl Files {
         Ok(())
     }
 
-    fn parse(file: &str, format: &'static str, message: &str) -> FileError {
-        let line = message.lines().next().unwrap_or_default();
-        FileError::Parse {
-            file: text::clean(file).into_owned(),
-            format,
-            message: text::cut(&text::clean(line), MESSAGE_LIMIT),
+    fn failed(file: &str, format: &'static str, error: &(dyn std::error::Error + 'static)) -> FileError {
+        let file = text::clean(file).into_owned();
+        let short = |message: String| {
+            let line = message.lines().next().unwrap_or_default();
+            text::cut(&text::clean(line), MESSAGE_LIMIT)
+        };
+        // A parser says of it only that something was wrong below it.
+        match error.source().and_then(|cause| cause.downcast_ref::<io::Error>()) {
+            Some(cause) if cause.kind() == io::ErrorKind::InvalidData => FileError::NoText {
+                file,
+                message: short(cause.to_string()),
+            },
+            Some(cause) => FileError::Read {
+                file,
+                source: io::Error::new(cause.kind(), short(cause.to_string())),
+            },
+            None => FileError::Parse {
+                file,
+                format,
+                message: short(error.to_string()),
+            },
         }
     }
 
@@ -178,8 +206,18 @@ impl Files {
     }
 }
 
+/// Why the begin of a file is no text. UTF-16 is, with its mark.
+fn no_text(begin: &[u8]) -> Option<String> {
+    if begin.starts_with(b"\xff\xfe") || begin.starts_with(b"\xfe\xff") {
+        return None;
+    }
+    let error = std::str::from_utf8(begin).err()?;
+    // Where it ends in the middle of a character the rest is still to come.
+    error.error_len().map(|_| error.to_string())
+}
+
 /// Skips white space and a byte order mark.
-fn skip_space(reader: &mut impl BufRead) -> std::io::Result<()> {
+fn skip_space(reader: &mut impl BufRead) -> io::Result<()> {
     let mut is_start = true;
     loop {
         let buffer = reader.fill_buf()?;

@@ -278,9 +278,13 @@ fn what_a_query_selects() {
 }
 
 fn from_text(text: &str) -> Result<Report, FileError> {
+    from_bytes(text.as_bytes())
+}
+
+fn from_bytes(bytes: &[u8]) -> Result<Report, FileError> {
     let rules = Rules::capi().unwrap();
     let mut files = Files::default();
-    files.add(&rules, "backup", text.as_bytes())?;
+    files.add(&rules, "backup", bytes)?;
     Ok(audit(&rules, &files.objects(&rules), &Query::default(), now()).unwrap())
 }
 
@@ -362,6 +366,17 @@ fn hostile_files_are_errors_with_a_line() {
             error.len() < 500 && !error.chars().any(super::text::is_active),
             "{error:?}"
         );
+    }
+    for binary in [
+        b"\x1f\x8b\x08\x00\x00".as_slice(),
+        b"\x89PNG\r\n\x1a\n",
+        b"\x7fELF\x02\x01\x01\x00\xb0\xd7",
+        b"{\"kind\": \"\xff\"}",
+        b"kind: Cluster\nmetadata:\n  name: \xff\n",
+        b"\xe2\x82",
+    ] {
+        let error = from_bytes(binary).unwrap_err().to_string();
+        assert!(error.starts_with("backup is not UTF-8 text ("), "{error}");
     }
     assert!(matches!(from_text(" \n"), Err(FileError::Empty { .. })));
     assert!(matches!(from_text("# nothing\n---\n"), Err(FileError::Empty { .. })));

@@ -105,6 +105,12 @@ pub(super) fn leave_running(narration: &Narration, stage: &Stage) {
         "pausegen's log: {}",
         stage.product.admission().log().display()
     ));
+    narration.say(&format!(
+        "The staleness bound is {} s here, shorter than a manager's Lease (15 s), for the demo alone: in production it \
+         is longer than that. A manager that was frozen past its Lease may have lost it, and exits when it is thawed; here \
+         nobody starts it again but the next demo.",
+        stage.bound.as_secs()
+    ));
     narration.show("Freeze a manager with kill -STOP, let it go on with kill -CONT:");
     for kind in ManagerKind::ALL {
         if let Ok(manager) = stage.capi().map(|capi| capi.manager(kind)) {

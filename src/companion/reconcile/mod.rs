@@ -10,6 +10,7 @@ mod baselines;
 mod projection;
 mod repair;
 
+use repair::Pace;
 pub(crate) use repair::irregularity;
 
 use super::{
@@ -59,9 +60,9 @@ pub(super) struct State {
     raise: Option<(i64, Moment)>,
     /// When consistent reads for baselines were last asked for.
     views_asked: Option<Moment>,
-    /// What was last found irregular, and how many writes in a row were made about it.
+    /// What was last found irregular, and when it may be written about.
     irregular: Option<String>,
-    repairs: u32,
+    pace: Pace,
 }
 
 /// A flip that is not acknowledged.
@@ -96,16 +97,28 @@ pub(super) async fn reconcile(world: &Arc<World>, key: &Key, state: &mut State) 
         return (true, Some(world.settings.debounce));
     }
     let now = world.clock.now();
-    if now < state.not_before {
-        return (true, Some(state.not_before.since(now)));
-    }
     let subject = Subject {
         world,
         key,
         flipped: newest(&entry, state),
         kind,
     };
-    let delay = match Box::pin(subject.see_to(state)).await {
+    let irregularity = repair::irregularity(&subject.flipped.rule, &subject.flipped.object);
+    // A word that is not true is taken back whatever else has to wait.
+    if let Some(what) = irregularity.as_deref().filter(|_| subject.says_too_much()) {
+        if now < state.pace.word {
+            return (true, Some(state.pace.word.since(now)));
+        }
+        let delay = match Box::pin(subject.take_back(state, what)).await {
+            Ok(delay) => delay,
+            Err(trouble) => subject.not_taken_back(state, &trouble),
+        };
+        return (true, Some(delay));
+    }
+    if now < state.not_before {
+        return (true, Some(state.not_before.since(now)));
+    }
+    let delay = match Box::pin(subject.see_to(state, irregularity)).await {
         Ok(delay) => {
             state.failures = 0;
             delay
@@ -137,7 +150,8 @@ enum Trouble {
 }
 
 impl Subject<'_> {
-    async fn see_to(&self, state: &mut State) -> Result<Option<Duration>, Trouble> {
+    /// What has been seen is remembered, whatever comes of it. Returns what is around the object.
+    fn observe(&self, state: &mut State, is_regular: bool) -> Vec<Entry> {
         let (rule, object) = (&self.flipped.rule, &self.flipped.object);
         let now = self.world.clock.now();
         state.tracker.observe(now, rule, object);
@@ -148,12 +162,17 @@ impl Subject<'_> {
         } else {
             Vec::new()
         };
-        let irregularity = repair::irregularity(rule, object);
         if let Some(history) = &self.world.settings.history
             && let Standing::Own(record) = Standing::of(&rule.group_kind, object)
         {
-            history.note(rule, object, &record, irregularity.is_none());
+            history.note(rule, object, &record, is_regular);
         }
+        around
+    }
+
+    async fn see_to(&self, state: &mut State, irregularity: Option<String>) -> Result<Option<Duration>, Trouble> {
+        let (rule, object) = (&self.flipped.rule, &self.flipped.object);
+        let around = self.observe(state, irregularity.is_none());
         self.withdraw(state).await?;
         if let Some(what) = irregularity {
             return self.irregular(state, &what).await;
@@ -162,7 +181,7 @@ impl Subject<'_> {
         match Standing::of(&rule.group_kind, object) {
             Standing::Own(record) if !record.is_acknowledged(rule) => self.pending(state, &record, around).await,
             standing => {
-                state.repairs = 0;
+                state.pace = Pace::default();
                 self.calm(state);
                 let condition = match standing.record() {
                     Some(record) => self.project(state, record).await?,

@@ -15,10 +15,14 @@ use pausegen::{
 use serde_json::{Value, json};
 
 use super::ground::{Ground, PAUSED, Place, acknowledgement, annotation, keys, rules, stamp};
-use crate::support::eventually;
+use crate::support::{eventually, eventually_within};
 
 /// The staleness bound: long enough for an acknowledgement to be given before it has passed.
 const BOUND: Duration = Duration::from_secs(4);
+/// How often a word is forged in a row. With a delay that doubles the last one would stand for 16 s.
+const FORGERIES: u32 = 8;
+/// How long a forged word may stand: one second, and as much again as a busy machine needs.
+const FORGED: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn an_outage_loses_time_and_no_truth() {
@@ -217,6 +221,20 @@ async fn forged_meanwhile(place: &Place<'_>) {
     }
 }
 
+/// However often a word is forged, the last one stands no longer than the first.
+async fn forged_again_and_again(place: &Place<'_>, name: &str) {
+    for forgery in 1..=FORGERIES {
+        let forged = json!({ "metadata": { "annotations": { ACKNOWLEDGED: "paused" } } });
+        let forged = place.patch("Cluster", name, forged).await.unwrap();
+        assert_eq!(annotation(&forged, ACKNOWLEDGED), Some("paused"), "nobody is asked");
+        eventually_within(FORGED, &format!("forgery {forgery} is taken back"), async || {
+            let object = place.get("Cluster", name).await;
+            (annotation(&object, ACKNOWLEDGED) == Some(PENDING)).then_some(())
+        })
+        .await;
+    }
+}
+
 /// The webhook is back: everything has a stamp of its own, and is acknowledged in its turn.
 async fn repaired(place: &Place<'_>) {
     for (name, paused) in [
@@ -364,9 +382,11 @@ async fn configuration_away(ground: &Ground) {
     // With nothing in between such an answer is believed: the other cases would show it.
     let echoes = place.pause_late(&["control"]).await;
     assert_eq!(echoes[0].evidence, Evidence::Attested);
+    place.create("Cluster", "forged", json!({ "spec": spec(true) })).await;
 
     delete_configurations(ground).await;
     flips_pass(&place, "deleted").await;
+    forged_again_and_again(&place, "forged").await;
     for paused in [true, false] {
         place.patch("Cluster", "deleted-flips", field(paused)).await.unwrap();
     }

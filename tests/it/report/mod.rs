@@ -6,6 +6,7 @@ mod audits;
 mod histories;
 mod many;
 mod plugin;
+mod refused;
 mod terminal;
 mod tool;
 mod waits;

@@ -77,11 +77,18 @@ pub(super) async fn pause_and_resume(tool: &Tool, sea: &Sea) {
     assert_eq!(annotation(&fleet, "acknowledged"), "paused");
     assert_eq!(annotation(&fleet, "reason"), "CHG-7");
     assert!(annotation(&fleet, "stamp").contains("CHG-7"));
-    let (code, text) = tool.says(&["pause", "fleet/armada", "--reason", "again"]).await;
-    assert_eq!(
-        (code, text.as_str()),
-        (0, "fleet.sea.example.org/armada is paused already\n")
-    );
+    // A reason that was not recorded is told, one that stands is not.
+    for (reason, note) in [("again", true), ("CHG-7", false)] {
+        let output = tool.run(&["pause", "fleet/armada", "--reason", reason]).await;
+        assert_eq!(
+            (output.status.code(), out(&output).as_str()),
+            (Some(0), "fleet.sea.example.org/armada is paused already\n")
+        );
+        let said = err(&output);
+        assert_eq!(said.contains("the reason `again` was not recorded"), note, "{said}");
+        assert_eq!(said.is_empty(), !note, "{said}");
+    }
+    assert_eq!(annotation(&sea.fleet().await, "reason"), "CHG-7");
 
     let (code, text) = tool
         .says(&["pause", "ship", "nina", "pinta", "--reason", "CHG-8"])
@@ -148,6 +155,12 @@ pub(super) async fn before_during_and_after_the_echo(tool: &Tool, sea: &Sea) {
     }
     let (code, _) = tool.says(&PAUSED).await;
     assert_eq!(code, 0, "after the echo");
+    for word in ["resumed", "running"] {
+        let goal = format!("--for={word}");
+        let output = tool.run(&["wait", "fleet/armada", &goal]).await;
+        assert_eq!(output.status.code(), Some(1), "{word}");
+        assert!(err(&output).contains("it is paused (generation"), "{}", err(&output));
+    }
     let next = (generation(sea).await + 1).to_string();
     let output = tool
         .run(&[PAUSED.as_slice(), &["--generation", &next, "--timeout", "1s"]].concat())
