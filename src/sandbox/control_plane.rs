@@ -433,8 +433,8 @@ impl ControlPlane {
             .arg("--max-requests-inflight=3000")
             .arg("--max-mutating-requests-inflight=1500")
             .arg("--profiling=false")
-            // It collects garbage half as often: most of what it does here is to start.
-            .env("GOGC", "200");
+            // It collects garbage less often: most of what it does here is to start.
+            .env("GOGC", "400");
         if self.audit {
             program = program
                 .arg("--audit-policy-file=audit-policy.yaml")
