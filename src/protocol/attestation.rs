@@ -75,17 +75,22 @@ pub fn attest(
 /// The revision that an attestor says it has read: never more than the object's own `metadata.generation`.
 #[must_use]
 pub fn observed_generation(attestor: &Attestor, object: &ObjectView) -> Option<i64> {
-    let observed = match &attestor.by {
-        AttestedBy::Condition(rule) => find(rule, object)?.observed_generation?,
-        AttestedBy::ObservedGeneration => object.status.observed_generation?,
-        AttestedBy::Bound | AttestedBy::None => return None,
-    };
-    Some(observed).filter(|observed| {
+    claimed_generation(attestor, object).filter(|observed| {
         object
             .metadata
             .generation
             .is_some_and(|generation| *observed <= generation)
     })
+}
+
+/// The revision that an attestor says it has read, also where that can only be one of an earlier object of the name.
+#[must_use]
+pub fn claimed_generation(attestor: &Attestor, object: &ObjectView) -> Option<i64> {
+    match &attestor.by {
+        AttestedBy::Condition(rule) => find(rule, object)?.observed_generation,
+        AttestedBy::ObservedGeneration => object.status.observed_generation,
+        AttestedBy::Bound | AttestedBy::None => None,
+    }
 }
 
 /// The condition that a rule speaks of, if the object has it.

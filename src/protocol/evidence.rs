@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     GroupKind, Moment,
-    attestation::{Attestation, attest, observed_generation},
+    attestation::{Attestation, attest, claimed_generation, observed_generation},
     intent::{Intent, State},
     keys::{Evidence, Record, Stamp, Standing},
     lease::{Alive, Leases, Proof},
@@ -372,7 +372,7 @@ impl Tracker {
         for (attestor, since) in self.unread(ground, ruled) {
             let bound = ruled.rule.staleness_bound;
             if view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok() {
-                let read = observed_generation(attestor, &ruled.object);
+                let read = claimed_generation(attestor, &ruled.object);
                 self.read.insert(attestor.name.clone(), read);
             }
         }
