@@ -86,25 +86,36 @@ pub(super) enum TargetError {
 }
 
 impl TargetArgs {
-    /// Whether objects can be called so: known before anything is asked.
+    /// Whether the words name objects that there can be: known before anything is asked.
     pub(super) fn check(&self) -> Result<(), TargetError> {
-        let names: Vec<&str> = match self.objects.split_first() {
+        self.named().map(drop)
+    }
+
+    /// The kind and the name of each object that is named.
+    fn named(&self) -> Result<Vec<(&str, &str)>, TargetError> {
+        let named: Vec<(&str, &str)> = match self.objects.split_first() {
             None => Vec::new(),
             Some((first, _)) if first.contains('/') => {
-                let names = self.objects.iter().filter_map(|object| object.split_once('/'));
-                names.map(|(_, name)| name).collect()
+                let pairs = self
+                    .objects
+                    .iter()
+                    .map(|object| object.split_once('/').ok_or_else(|| TargetError::Mixed(safe(object))));
+                pairs.collect::<Result<_, _>>()?
             }
-            // One with a slash is of the other form, and told so.
-            Some((_, names)) => names
-                .iter()
-                .filter(|name| !name.contains('/'))
-                .map(String::as_str)
-                .collect(),
+            Some((types, names)) => {
+                if let Some(mixed) = names.iter().find(|name| name.contains('/')) {
+                    return Err(TargetError::Mixed(safe(mixed)));
+                }
+                types
+                    .split(',')
+                    .flat_map(|word| names.iter().map(move |name| (word, name.as_str())))
+                    .collect()
+            }
         };
-        for name in names {
+        for (_, name) in &named {
             names::object(name)?;
         }
-        Ok(())
+        Ok(named)
     }
 
     /// The objects, in the order in which they are named; of a selection, owners first.
@@ -120,42 +131,30 @@ impl TargetArgs {
             (None, _) => default_namespace.to_owned(),
         };
         let selects = self.all || self.selector.is_some();
-        let named: Vec<(&Served, &str)> = match self.objects.split_first() {
-            None if !selects => return Err(TargetError::Nothing),
-            None => {
-                let roots = kinds
+        let named = self.named()?;
+        if named.is_empty() {
+            let of: Vec<&Served> = match self.objects.first() {
+                None if !selects => return Err(TargetError::Nothing),
+                None => kinds
                     .iter()
-                    .filter(|kind| !kind.rule.inherits && !kind.rule.inputs.is_empty());
-                let roots = roots.filter(|kind| kind.namespaced || namespace.is_empty());
-                return self.select(client, roots.collect(), &namespace).await;
-            }
-            Some((first, _)) if first.contains('/') => {
-                let mut named = Vec::new();
-                for object in &self.objects {
-                    let (word, name) = object.split_once('/').ok_or_else(|| TargetError::Mixed(safe(object)))?;
-                    named.push((kind(kinds, word)?, name));
-                }
-                named
-            }
-            Some((types, names)) => {
-                let of: Vec<&Served> = types
-                    .split(',')
-                    .map(|word| kind(kinds, word))
-                    .collect::<Result<_, _>>()?;
-                if names.is_empty() {
+                    .filter(|kind| !kind.rule.inherits && !kind.rule.inputs.is_empty())
+                    .filter(|kind| kind.namespaced || namespace.is_empty())
+                    .collect(),
+                Some(types) => {
+                    let of = types.split(',').map(|word| kind(kinds, word));
+                    let of = of.collect::<Result<_, _>>()?;
                     if !selects {
                         return Err(TargetError::NoName(safe(types)));
                     }
-                    return self.select(client, of, &namespace).await;
+                    of
                 }
-                if let Some(mixed) = names.iter().find(|name| name.contains('/')) {
-                    return Err(TargetError::Mixed(safe(mixed)));
-                }
-                of.into_iter()
-                    .flat_map(|kind| names.iter().map(move |name| (kind, name.as_str())))
-                    .collect()
-            }
-        };
+            };
+            return self.select(client, of, &namespace).await;
+        }
+        let named: Vec<(&Served, &str)> = named
+            .into_iter()
+            .map(|(word, name)| Ok((kind(kinds, word)?, name)))
+            .collect::<Result<_, TargetError>>()?;
         if selects || self.all_namespaces {
             return Err(TargetError::Both);
         }

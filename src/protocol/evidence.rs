@@ -354,8 +354,7 @@ impl Tracker {
             let key = (ruled.object.metadata.uid.clone(), attestor.name.clone(), input);
             match answer {
                 Some(answer) => {
-                    let settled = view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok();
-                    if settled || mutant::on(Mutant::NoWait) {
+                    if is_settled(attestor, ground, view, since, bound) || mutant::on(Mutant::NoWait) {
                         self.baselines
                             .insert(key, baseline(answer, guard, attestor, ground.leases));
                     }
@@ -371,7 +370,7 @@ impl Tracker {
     fn note_read(&mut self, ground: &Ground<'_>, view: Moment, ruled: &Ruled) {
         for (attestor, since) in self.unread(ground, ruled) {
             let bound = ruled.rule.staleness_bound;
-            if view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok() {
+            if is_settled(attestor, ground, view, since, bound) {
                 let read = claimed_generation(attestor, &ruled.object);
                 self.read.insert(attestor.name.clone(), read);
             }
@@ -999,6 +998,11 @@ fn baseline(answer: bool, guard: &Guard, attestor: &Attestor, leases: &Leases) -
             .map(|lease| leases.term(lease))
             .unwrap_or_default(),
     }
+}
+
+/// Whether the bound has passed since `since` for this attestor, and had in what the view shows.
+fn is_settled(attestor: &Attestor, ground: &Ground<'_>, view: Moment, since: Moment, bound: Duration) -> bool {
+    view >= since.plus(bound) && time(attestor, ground, since, bound).is_ok()
 }
 
 /// Whether the bound has passed since `since` for this attestor, and then whether it was counted without a Lease; else

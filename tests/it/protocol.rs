@@ -257,7 +257,7 @@ proptest! {
     /// is met only by an acknowledgement of its flip or of a later one in the same direction.
     #[test]
     fn a_wait_is_met_only_by_an_acknowledgement(steps in prop::collection::vec(step(), 1..40)) {
-        let guard = Guard { fingerprint: "standing".to_owned(), since: at(0) };
+        let guard = standing();
         let mut cluster = Cluster::new();
         let mut tracker = Tracker::new("cluster");
         let mut looked: Option<Cluster> = None;
@@ -307,10 +307,7 @@ proptest! {
 
 #[test]
 fn an_echo_of_the_standing_flip_meets_both_waits() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     let mut tracker = Tracker::new("cluster");
     cluster.set_field(true);
@@ -380,14 +377,27 @@ fn renewal(holder: &str, second: u64) -> LeaseView {
     }
 }
 
-fn look(tracker: &mut Tracker, now: u64, guard: Option<&Guard>, cluster: &Cluster, all: &[Ruled]) -> Verdict {
-    let leases = leases(now);
-    let ground = Ground {
-        now: at(now),
+/// A webhook configuration that has always stood.
+fn standing() -> Guard {
+    Guard {
+        fingerprint: "standing".to_owned(),
+        since: at(0),
+    }
+}
+
+/// What surrounds a process that has watched from the beginning.
+fn ground<'a>(now: Moment, guard: Option<&'a Guard>, leases: &'a Leases) -> Ground<'a> {
+    Ground {
+        now,
         start: at(0),
         guard,
-        leases: &leases,
-    };
+        leases,
+    }
+}
+
+fn look(tracker: &mut Tracker, now: u64, guard: Option<&Guard>, cluster: &Cluster, all: &[Ruled]) -> Verdict {
+    let leases = leases(now);
+    let ground = ground(at(now), guard, &leases);
     let flipped = cluster.ruled();
     tracker.observe(at(now), &flipped.rule, &flipped.object);
     tracker.look(&ground, &flipped, all, &around(&|_| Some(at(0))))
@@ -409,12 +419,7 @@ fn with_baselines(cluster: &Cluster, guard: &Guard) -> Tracker {
     tracker.observe(at(1), &rule("Cluster"), &cluster.view());
     tracker.observe_members(at(1), &BTreeSet::from(["m".to_owned()]));
     let leases = leases(130);
-    let ground = Ground {
-        now: at(130),
-        start: at(0),
-        guard: Some(guard),
-        leases: &leases,
-    };
+    let ground = ground(at(130), Some(guard), &leases);
     let (flipped, member) = (cluster.ruled(), machine("m", ""));
     let lacking = tracker.lacking(&ground, &flipped, &[&member]);
     assert_eq!(lacking.ready.keys().collect::<Vec<_>>(), ["cluster", "m"]);
@@ -431,10 +436,7 @@ fn with_baselines(cluster: &Cluster, guard: &Guard) -> Tracker {
 
 #[test]
 fn an_answer_that_has_changed_is_evidence_and_one_that_stands_is_none() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     cluster.answer("");
     let mut tracker = with_baselines(&cluster, &guard);
@@ -494,12 +496,7 @@ fn a_revision_that_was_read_is_evidence_where_it_can_be_of_this_object_only() {
     let mut young = Tracker::new("cluster");
     young.observe(at(1), &rule("Cluster"), &cluster.view());
     let leases = leases(130);
-    let ground = Ground {
-        now: at(130),
-        start: at(0),
-        guard: None,
-        leases: &leases,
-    };
+    let ground = ground(at(130), None, &leases);
     let (mut early, mut known) = (young.clone(), young.clone());
     early.take_baselines(&ground, at(60), &cluster.ruled(), &[]);
     known.take_baselines(&ground, at(61), &cluster.ruled(), &[]);
@@ -517,10 +514,7 @@ fn a_revision_that_was_read_is_evidence_where_it_can_be_of_this_object_only() {
 
 #[test]
 fn a_hasty_flip_and_one_that_is_taken_back_need_the_bound() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     cluster.answer("");
     let mut tracker = with_baselines(&cluster, &guard);
@@ -554,22 +548,14 @@ fn a_hasty_flip_and_one_that_is_taken_back_need_the_bound() {
 
 #[test]
 fn what_a_look_shows_is_as_old_as_its_question() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     cluster.answer("");
     let mut tracker = with_baselines(&cluster, &guard);
     cluster.set_field(true);
     cluster.set_field(false);
     let leases = leases(200);
-    let asked_at = |second| Ground {
-        now: at(second),
-        start: at(0),
-        guard: Some(&guard),
-        leases: &leases,
-    };
+    let asked_at = |second| ground(at(second), Some(&guard), &leases);
     let (flipped, all) = (cluster.ruled(), [machine("m", "")]);
     let verdict = tracker.look(&asked_at(140), &flipped, &all, &around(&|_| Some(at(0))));
     assert_eq!(verdict, Verdict::Quiet, "a flip that nobody has told of is not decided");
@@ -583,10 +569,7 @@ fn what_a_look_shows_is_as_old_as_its_question() {
 
 #[test]
 fn an_echo_acknowledges_no_revision_that_unseen_flips_may_have_made() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     let mut unsure = Tracker::new("cluster");
     unsure.observe(at(1), &rule("Cluster"), &cluster.view());
@@ -784,17 +767,9 @@ fn look_at_a_leaver(
     leaver: &Ruled,
     since: Option<u64>,
 ) -> Verdict {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let leases = leases(renewed);
-    let ground = Ground {
-        now: at(now),
-        start: at(0),
-        guard: Some(&guard),
-        leases: &leases,
-    };
+    let ground = ground(at(now), Some(&guard), &leases);
     let own = cluster.ruled().object.metadata.uid.clone();
     let unchanged_since = move |ruled: &Ruled| {
         if ruled.object.metadata.uid == own {
@@ -812,10 +787,7 @@ fn look_at_a_leaver(
 /// A controller that stands still may see an object as it was when it still had to answer for it.
 #[test]
 fn whoever_need_not_answer_any_more_has_to_know_that() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     cluster.answer("");
     let tracker = with_baselines(&cluster, &guard);
@@ -867,10 +839,7 @@ fn whoever_need_not_answer_any_more_has_to_know_that() {
 fn an_orphan_that_nobody_has_seen_leave_may_have_left() {
     let mut cluster = Cluster::new();
     cluster.answer("");
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let tracker = with_baselines(&cluster, &guard);
     cluster.set_field(true);
     cluster.answer(FIELD_TEXT);
@@ -895,10 +864,7 @@ fn an_orphan_that_nobody_has_seen_leave_may_have_left() {
 /// A controller that stands still goes on working on what it saw, also when that is not there any more.
 #[test]
 fn a_pause_waits_for_the_controllers_of_what_was_deleted() {
-    let guard = Guard {
-        fingerprint: "standing".to_owned(),
-        since: at(0),
-    };
+    let guard = standing();
     let mut cluster = Cluster::new();
     cluster.answer("");
     let tracker = with_baselines(&cluster, &guard);
@@ -906,12 +872,7 @@ fn a_pause_waits_for_the_controllers_of_what_was_deleted() {
     cluster.answer(FIELD_TEXT);
     let look = |now: u64, renewed: u64, since: u64| {
         let leases = leases(renewed);
-        let ground = Ground {
-            now: at(now),
-            start: at(0),
-            guard: Some(&guard),
-            leases: &leases,
-        };
+        let ground = ground(at(now), Some(&guard), &leases);
         let gone = [Gone {
             rule: rule("Machine"),
             since: at(since),

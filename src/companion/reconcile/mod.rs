@@ -110,7 +110,7 @@ pub(super) async fn reconcile(world: &Arc<World>, key: &Key, state: &mut State) 
             return (true, Some(state.pace.word.since(now)));
         }
         let delay = match Box::pin(subject.take_back(state, what)).await {
-            Ok(delay) => delay,
+            Ok(()) => Duration::ZERO,
             Err(trouble) => subject.not_taken_back(state, &trouble),
         };
         return (true, Some(delay));
@@ -299,13 +299,7 @@ impl Subject<'_> {
             };
             let all: Vec<Ruled> = around.into_iter().map(|entry| entry.ruled).collect();
             let served: BTreeSet<GroupKind> = lock(&self.world.kinds).keys().cloned().collect();
-            let around = Surroundings {
-                has_rule: &|kind| self.has_rule(&served, kind),
-                unchanged_since: &|ruled| self.unchanged_since(ruled),
-                belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
-                gone: &self.gone(),
-            };
-            let verdict = state.tracker.look(&ground, &self.flipped, &all, &around);
+            let verdict = self.decide(&mut state.tracker, &ground, &self.flipped, &all, &served);
             if let Verdict::Wait(waiting) = verdict {
                 return self.wait(state, generation, &waiting).await;
             }
@@ -317,6 +311,24 @@ impl Subject<'_> {
             }
         }
         self.look(state).await
+    }
+
+    /// What follows from these objects, of kinds that are all in `served`.
+    fn decide(
+        &self,
+        tracker: &mut Tracker,
+        ground: &Ground<'_>,
+        flipped: &Ruled,
+        all: &[Ruled],
+        served: &BTreeSet<GroupKind>,
+    ) -> Verdict {
+        let around = Surroundings {
+            has_rule: &|kind| self.has_rule(served, kind),
+            unchanged_since: &|ruled| self.unchanged_since(ruled),
+            belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
+            gone: &self.gone(),
+        };
+        tracker.look(ground, flipped, all, &around)
     }
 
     /// The consistent look, and what follows from it.
@@ -336,13 +348,13 @@ impl Subject<'_> {
             guard: looked.guard.as_ref(),
             leases: &looked.leases,
         };
-        let around = Surroundings {
-            has_rule: &|kind| self.has_rule(&looked.listed, kind),
-            unchanged_since: &|ruled| self.unchanged_since(ruled),
-            belongs_elsewhere: &|ruled| self.belongs_elsewhere(ruled),
-            gone: &self.gone(),
-        };
-        let verdict = state.tracker.look(&ground, &looked.flipped, &looked.all, &around);
+        let verdict = self.decide(
+            &mut state.tracker,
+            &ground,
+            &looked.flipped,
+            &looked.all,
+            &looked.listed,
+        );
         match verdict {
             // The object has changed since it was seen: begin anew with what is there now.
             Verdict::Quiet | Verdict::Irregular => Ok(Some(Duration::ZERO)),

@@ -37,18 +37,16 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Something was written: when is it looked at anew?
-    fn written(&mut self, now: Moment) -> Duration {
+    /// Something was written.
+    fn written(&mut self, now: Moment) {
         self.writes = self.writes.saturating_add(1);
-        if self.writes <= FREE_REPAIRS {
-            return Duration::ZERO;
+        if self.writes > FREE_REPAIRS {
+            self.word = now.plus(TAKE_BACK_INTERVAL);
+            self.touch = now.plus(backoff(self.writes - FREE_REPAIRS));
         }
-        self.word = now.plus(TAKE_BACK_INTERVAL);
-        self.touch = now.plus(backoff(self.writes - FREE_REPAIRS));
-        Duration::ZERO
     }
 
-    /// No webhook would answer.
+    /// No webhook would answer. Returns when to ask again.
     fn unanswered(&mut self, now: Moment) -> Duration {
         self.writes = self.writes.saturating_add(1);
         let delay = backoff(self.writes);
@@ -64,15 +62,16 @@ impl Subject<'_> {
         word.is_some_and(|word| word != PENDING)
     }
 
-    /// The keys are irregular, and no wait may succeed on them.
-    pub(super) async fn take_back(&self, state: &mut State, what: &str) -> Result<Duration, Trouble> {
+    /// The keys are irregular, and no wait may succeed on them. What is stored then is to be looked at anew at once.
+    pub(super) async fn take_back(&self, state: &mut State, what: &str) -> Result<(), Trouble> {
         self.observe(state, false);
         self.log_irregular(state, what);
         self.calm(state);
         let stored = write::pending(self.world, self.key, &self.kind, &self.flipped.object).await?;
         tracing::info!(object = %self.key, "the acknowledgement is taken back");
         state.latest = Some(Arc::new(stored));
-        Ok(state.pace.written(self.world.clock.now()))
+        state.pace.written(self.world.clock.now());
+        Ok(())
     }
 
     /// A word that is not true still stands. Returns when to try again.
@@ -139,7 +138,8 @@ impl Subject<'_> {
             self.world.metrics.repairs.inc();
         }
         state.latest = Some(Arc::new(stored));
-        Ok(Some(state.pace.written(self.world.clock.now())))
+        state.pace.written(self.world.clock.now());
+        Ok(Some(Duration::ZERO))
     }
 
     fn log_irregular(&self, state: &mut State, what: &str) {

@@ -3,12 +3,12 @@
 use kube::ResourceExt as _;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use pausegen::protocol::keys::{self, GUARDED, Stamp};
-use pausegen::sandbox::product::ProductOptions;
+use pausegen::sandbox::product::{ProductOptions, short_rules};
 use serde_json::json;
 
-use super::Scenes;
 use super::rig::Change::Annotation;
-use super::rig::{PATIENCE, Rig, Target, annotation, options};
+use super::rig::{BOUND, PATIENCE, Rig, Target, annotation, options};
+use super::{Scenes, audit};
 use crate::support::eventually_within;
 
 /// A MachineDeployment that carries a stamp is rolled out and scaled, with the webhook and without it.
@@ -52,6 +52,7 @@ async fn no_copy_is_taken_for_a_stamp() {
     let flip = rig.flip(&deployment, Annotation(true)).await;
     rig.acknowledged(&flip).await;
     rig.run(&deployment).await;
+    audit::granted(&rig.sandbox, &short_rules(BOUND, BOUND));
     scenes.scene("done");
 }
 

@@ -35,6 +35,13 @@ fn role(role: Role, flips: u8) -> Config {
     })
 }
 
+fn deleted_while_frozen(flips: u8, ticks: u8) -> Config {
+    Config::new(1, flips).with(|c| {
+        (c.leases, c.ticks, c.prompt) = (LeaseOf::Managers, Some(ticks), true);
+        (c.deletable, c.left.deletes, c.left.freezes) = (vec![1], 1, 1);
+    })
+}
+
 /// The smallest world of all: a Cluster and two children in processes of their own, three flips, a crash of the companion.
 fn smallest() -> Config {
     world(2, 3)
@@ -193,10 +200,7 @@ pub(super) fn small() -> Vec<Named> {
         ),
         (
             "a child that is deleted while it is frozen, one flip",
-            Config::new(1, 1).with(|c| {
-                (c.leases, c.ticks, c.prompt) = (LeaseOf::Managers, Some(2), true);
-                (c.deletable, c.left.deletes, c.left.freezes) = (vec![1], 1, 1);
-            }),
+            deleted_while_frozen(1, 2),
             &[Gone],
         ),
         (
@@ -341,10 +345,7 @@ pub(super) fn deep() -> Vec<Named> {
         ),
         (
             "a child that is deleted while it is frozen",
-            Config::new(1, 2).with(|c| {
-                (c.leases, c.ticks, c.prompt) = (LeaseOf::Managers, Some(3), true);
-                (c.deletable, c.left.deletes, c.left.freezes) = (vec![1], 1, 1);
-            }),
+            deleted_while_frozen(2, 3),
             &[Gone],
         ),
         (
