@@ -212,6 +212,18 @@ pub(super) fn small() -> Vec<Named> {
             &[Restored, Created],
         ),
         (
+            "a Cluster that is deleted, and created anew under its name",
+            Config::new(0, 0).with(|c| {
+                let anew = Person::Create {
+                    slot: 0,
+                    restore: false,
+                    paused: false,
+                };
+                (c.script, c.ticks) = (vec![FIELD, Person::Delete { slot: 0 }, anew, FIELD], None);
+            }),
+            &[Settled, Attested, BaselineTaken],
+        ),
+        (
             "copies with force, while the keys webhook is away",
             role(Role::Member, 2).with(|c| {
                 c.flips = vec![(1, false, true), (2, false, true)];
