@@ -3,6 +3,7 @@
 use crate::{
     protocol::{
         intent::Intent,
+        keys::StampNote,
         rule::KindRule,
         stamp::{self, Answer, Decision, Write},
     },
@@ -93,11 +94,15 @@ fn mutate(
                     "stamped"
                 );
             }
-            let response = Response::allow(request.uid.clone())
-                .with_audit("generation", stamp.generation.to_string())
-                .with_audit("hasty", hasty.to_string())
-                .with_audit("before", stamp.before.to_string())
-                .with_audit("after", stamp.after.to_string());
+            let stamped = StampNote {
+                hasty,
+                before: stamp.before.to_string(),
+                after: stamp.after.to_string(),
+            };
+            let response = Response::allow(request.uid.clone()).with_audit(
+                StampNote::key(stamp.generation),
+                serde_json::to_string(&stamped).map_err(Unanswered::Encode)?,
+            );
             (Outcome::Stamped, response)
         }
     };

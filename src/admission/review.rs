@@ -5,7 +5,7 @@
 //!
 //! Reference: `k8s.io/api/admission/v1`, and "Dynamic Admission Control" in the Kubernetes documentation.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use json_patch::Patch;
 use k8s_openapi::ByteString;
@@ -171,7 +171,7 @@ pub(super) struct Response {
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    audit_annotations: BTreeMap<&'static str, String>,
+    audit_annotations: BTreeMap<Cow<'static, str>, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -230,8 +230,8 @@ impl Response {
 
     /// With an annotation for the API server's audit log, which shows it as `<webhook name>/<key>`.
     #[must_use]
-    pub(super) fn with_audit(mut self, key: &'static str, value: impl Into<String>) -> Self {
-        self.audit_annotations.insert(key, value.into());
+    pub(super) fn with_audit(mut self, key: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+        self.audit_annotations.insert(key.into(), value.into());
         self
     }
 

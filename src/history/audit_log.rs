@@ -20,7 +20,7 @@ use crate::{
     protocol::{
         GroupKind,
         intent::State,
-        keys::{ACKNOWLEDGED, parse_generation},
+        keys::{ACKNOWLEDGED, StampNote},
         scope::{self, Ruled},
     },
     report::audit::Objects,
@@ -292,8 +292,8 @@ impl<'a> Rebuild<'a> {
             .object_ref
             .as_ref()
             .is_some_and(|reference| reference.subresource.is_empty());
-        if let Some(generation) = parse_generation(logged.note("generation")).filter(|_| is_main) {
-            return self.flip(object, generation, logged, sink);
+        if let Some((generation, note)) = logged.stamped().filter(|_| is_main) {
+            return self.flip(object, generation, note, logged, sink);
         }
         if self.who.companions.contains(logged.by()) {
             return if is_main {
@@ -346,10 +346,11 @@ impl<'a> Rebuild<'a> {
         &mut self,
         object: Object,
         generation: u64,
+        note: StampNote,
         logged: Logged,
         sink: &mut dyn FnMut(Event) -> io::Result<()>,
     ) -> io::Result<()> {
-        let after = logged.note("after").to_owned();
+        let StampNote { hasty, before, after } = note;
         let rule = self
             .kinds
             .values()
@@ -372,8 +373,8 @@ impl<'a> Rebuild<'a> {
         sink(Event::LoggedFlip {
             object,
             generation,
-            hasty: logged.note("hasty") == "true",
-            before: logged.note("before").to_owned(),
+            hasty,
+            before,
             after,
             by: logged.by().to_owned(),
             flipped_at: logged.request_received_timestamp.unwrap_or_default(),

@@ -371,13 +371,8 @@ fn each_flip_and_acknowledgement_once_also_over_restarts() {
 fn logged(user: &str, verb: &str, resource: &str, name: &str, second: u32, flip: Option<(u64, &str)>) -> Value {
     let mut annotations = serde_json::Map::new();
     if let Some((generation, after)) = flip {
-        for (key, value) in [
-            ("generation", generation.to_string()),
-            ("after", after.to_owned()),
-            ("hasty", "false".to_owned()),
-        ] {
-            annotations.insert(format!("flip.pausegen.io/{key}"), json!(value));
-        }
+        let note = json!({"hasty": false, "before": "nothing", "after": after}).to_string();
+        annotations.insert(format!("flip.pausegen.io/stamp-{generation}"), json!(note));
     }
     json!({"kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata", "auditID": format!("id-{second}"),
         "stage": "ResponseComplete", "requestURI": "/apis", "verb": verb, "user": {"username": user}, "userAgent": "manager",
@@ -406,6 +401,42 @@ fn rebuilt_from(logs: &[&[u8]], objects: &Objects) -> (Vec<Event>, super::audit_
     rebuild.read(sources.collect(), &mut sink, &mut |_| {}).unwrap();
     let counts = rebuild.counts().clone();
     (found, counts)
+}
+
+#[test]
+fn a_flip_that_was_tried_again_is_told_as_it_was_stored() {
+    let tries = |second, answered: Option<&str>| {
+        let mut event = logged("alice", "patch", "clusters", "c", second, Some((4, "spec.paused")));
+        let note = json!({"hasty": true, "before": "nothing", "after": "spec.paused and mine"}).to_string();
+        event["annotations"]["keys.pausegen.io/stamp-10"] = json!(note);
+        if let Some(answered) = answered {
+            event["responseObject"] = json!({"metadata": {"annotations": {"pausegen.io/generation": answered}}});
+        }
+        event
+    };
+    let events = [
+        tries(1, None),
+        tries(2, Some("10")),
+        tries(3, Some("4")),
+        // At its last try there was nothing left to do.
+        tries(4, Some("9")),
+    ];
+    let text: String = events.iter().map(|event| format!("{event}\n")).collect();
+    let told = rebuilt(text.as_bytes(), &Objects::default()).0.into_iter();
+    let told = told.map(|event| match event {
+        Event::LoggedFlip {
+            generation,
+            hasty,
+            after,
+            ..
+        } => (generation, hasty, after),
+        other => panic!("{other:?}"),
+    });
+    let (first, last) = ("spec.paused".to_owned(), "spec.paused and mine".to_owned());
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(10, true, last.clone()), (10, true, last), (4, false, first)]
+    );
 }
 
 #[test]
@@ -590,7 +621,7 @@ fn no_write_of_a_controller_slips_through() {
     assert_eq!(told("cluster.x-k8s.io/paused", &[of_machine]), 0);
     // Another stamp was asked for: what was acknowledged is so no more.
     let touched = changed(logged("bob", "patch", "clusters", "c", 3, None), &|event| {
-        event["annotations"] = json!({"keys.pausegen.io/generation": "3", "keys.pausegen.io/after": "spec.paused"});
+        event["annotations"] = json!({"keys.pausegen.io/stamp-3": r#"{"after":"spec.paused"}"#});
     });
     assert_eq!(told("spec.paused", &[touched.clone(), update("c", 4)]), 0);
     let echo = logged("companion", "patch", "clusters", "c", 4, None);

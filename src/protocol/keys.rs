@@ -165,6 +165,37 @@ pub struct Acknowledgement {
     pub at: String,
 }
 
+/// What the webhook notes of a stamp for the API server's audit log, under a key of its own for each generation.
+///
+/// The API server asks again when another write came first, and of two values for one key it keeps the first
+/// (`addAuditAnnotationLocked` in its package `audit`), which is that of a try in vain.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StampNote {
+    /// Whether the flip before it was not acknowledged yet.
+    pub hasty: bool,
+    /// What was paused before, in words.
+    pub before: String,
+    /// What is paused now, in words.
+    pub after: String,
+}
+
+impl StampNote {
+    const KEY: &'static str = "stamp-";
+
+    /// The key for a generation, as the webhook answers it: the log has the webhook's name before it.
+    #[must_use]
+    pub fn key(generation: u64) -> String {
+        format!("{}{generation}", Self::KEY)
+    }
+
+    /// The generation that a key is for; `None` for any other key.
+    #[must_use]
+    pub fn generation(key: &str) -> Option<u64> {
+        parse_generation(key.strip_prefix(Self::KEY)?)
+    }
+}
+
 /// A pause generation in canonical decimal, between 0 and 2^53; `None` for anything else.
 #[must_use]
 pub fn parse_generation(text: &str) -> Option<u64> {

@@ -31,7 +31,7 @@ async fn a_flip_is_stamped() {
     assert_eq!(
         response["auditAnnotations"],
         json!({
-            "decision": "stamped", "generation": "1", "hasty": "false", "before": "nothing", "after": "spec.paused",
+            "decision": "stamped", "stamp-1": r#"{"hasty":false,"before":"nothing","after":"spec.paused"}"#,
         })
     );
     let annotations = &object["metadata"]["annotations"];

@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    protocol::lenient::{self, Lenient},
+    protocol::{
+        keys::{StampNote, parse_generation},
+        lenient::{self, Lenient},
+    },
     rules::manifests::{FLIP, KEYS},
 };
 
@@ -45,6 +48,15 @@ pub(super) struct Answered {
 pub(super) struct AnsweredMeta {
     #[serde(deserialize_with = "lenient::text")]
     pub(super) resource_version: String,
+    pub(super) annotations: Lenient<AnsweredAnnotations>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct AnsweredAnnotations {
+    /// As [`crate::protocol::keys::GENERATION`] names it.
+    #[serde(rename = "pausegen.io/generation", deserialize_with = "lenient::text")]
+    pub(super) generation: String,
 }
 
 impl Logged {
@@ -52,6 +64,11 @@ impl Logged {
     pub(super) fn resource_version(&self) -> Option<&str> {
         let version = &self.response_object.as_ref()?.0.metadata.0.resource_version;
         Some(version.as_str()).filter(|version| !version.is_empty())
+    }
+
+    /// The pause generation in the answer to a write, where the log holds the answer.
+    fn answered_generation(&self) -> Option<u64> {
+        parse_generation(&self.response_object.as_ref()?.0.metadata.0.annotations.0.generation)
     }
 
     /// The revision that a write was made on, where it says so: the API server refuses it on any other.
@@ -71,10 +88,22 @@ impl Logged {
         &self.impersonated_user.as_ref().unwrap_or(&self.user).username
     }
 
-    /// What the webhook noted when it stamped: at a flip, or when it was asked for another stamp.
-    pub(super) fn note(&self, key: &str) -> &str {
-        let of = |webhook: &str| self.annotations.get(&format!("{webhook}/{key}"));
-        of(FLIP).or_else(|| of(KEYS)).map(String::as_str).unwrap_or_default()
+    /// The flip that was stored, with its generation: what the webhook noted when it stamped.
+    ///
+    /// The API server tries a write again when another one came first, and asks the webhook each time. The log has a note
+    /// of every try. The last one counts, which was made on the newest revision, unless the answer says otherwise.
+    pub(super) fn stamped(&self) -> Option<(u64, StampNote)> {
+        let mut notes = self.annotations.iter().filter_map(|(key, value)| {
+            let (FLIP | KEYS, key) = key.split_once('/')? else {
+                return None;
+            };
+            Some((StampNote::generation(key)?, value))
+        });
+        let (generation, note) = match self.answered_generation() {
+            Some(answered) => notes.find(|(generation, _)| *generation == answered),
+            None => notes.max_by_key(|(generation, _)| *generation),
+        }?;
+        Some((generation, serde_json::from_str(note).unwrap_or_default()))
     }
 
     /// Whether something was written, and what is done is done.

@@ -21,7 +21,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{DynamicObject, Patch, PatchParams, PostParams},
+    api::{DynamicObject, GetParams, Patch, PatchParams, PostParams},
     discovery::ApiResource,
 };
 use pausegen::{
@@ -260,17 +260,34 @@ impl Kind {
     }
 
     pub(super) async fn create(&self, name: &str, fields: Value) -> DynamicObject {
-        self.api
+        let created = self
+            .api
             .create(&PostParams::default(), &self.object(name, fields))
             .await
-            .unwrap()
+            .unwrap();
+        self.cached(&created).await;
+        created
     }
 
     /// A merge patch.
     pub(super) async fn patch(&self, name: &str, patch: Value) -> kube::Result<DynamicObject> {
-        self.api
+        let patched = self
+            .api
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
+            .await?;
+        self.cached(&patched).await;
+        Ok(patched)
+    }
+
+    /// Waits until the API server's cache has a write. The next write would else be tried on the object as it was before,
+    /// in vain, and each try calls the webhooks.
+    async fn cached(&self, written: &DynamicObject) {
+        let as_new = GetParams::at(&written.resource_version().unwrap());
+        match self.api.get_with(&written.name_any(), &as_new).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("{error}"),
+        }
     }
 }
 

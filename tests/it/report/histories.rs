@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use futures::future::join_all;
 use kube::api::{Patch, PatchParams};
+use pausegen::protocol::keys;
 use pausegen::sandbox::Sandbox;
 use pausegen::sandbox::product::{self, Product};
 use serde_json::{Value, json};
 
 use super::tool::{Tool, err, out};
 use crate::companion::{Sea, annotation, says};
+use crate::support::eventually;
 
 type Points = BTreeSet<(String, u64)>;
 
@@ -61,8 +64,29 @@ pub(super) async fn killed_while_it_writes(tool: &Tool, sea: &Sea, product: &mut
     assert!(code == 0 || text.contains("the last line is cut off"), "{text}");
 }
 
+/// Stamps at the same time: the API server tries those again that come second.
+async fn stamped_at_once(sea: &Sea, log: &Path) {
+    let touch = Patch::Merge(json!({"metadata": {"annotations": {keys::TOUCH: ""}}}));
+    let params = PatchParams::default();
+    eventually("a stamp is tried again", async || {
+        let stamped = join_all((0..8).map(|_| sea.fleets.patch("armada", &params, &touch))).await;
+        let generations: BTreeSet<u64> = stamped
+            .into_iter()
+            .map(|object| annotation(&object.unwrap(), "generation").parse().unwrap())
+            .collect();
+        assert_eq!(generations.len(), 8, "{generations:?}");
+        let text = std::fs::read_to_string(log).unwrap();
+        text.lines()
+            .any(|line| line.matches(".pausegen.io/stamp-").count() > 1)
+            .then_some(())
+    })
+    .await;
+}
+
 pub(super) async fn agree_with_the_audit_log(tool: &Tool, sea: &Sea, sandbox: &Sandbox, history: &Path) {
     let path = history.to_str().unwrap();
+    let log = sandbox.audit_log().unwrap();
+    stamped_at_once(sea, &log).await;
     sea.pause(true).await;
     sea.answer("armada", "nina", "pinta", true).await;
     let fleet = sea.acknowledged("paused").await;
@@ -70,7 +94,7 @@ pub(super) async fn agree_with_the_audit_log(tool: &Tool, sea: &Sea, sandbox: &S
         "\"Fleet.sea.example.org\" \"armada\"".to_owned(),
         annotation(&fleet, "generation").parse().unwrap(),
     );
-    let all = crate::support::eventually("it is written down", async || {
+    let all = eventually("it is written down", async || {
         let all = written(history);
         points(&all, &["acknowledged"]).contains(&last).then_some(all)
     })
@@ -100,7 +124,6 @@ pub(super) async fn agree_with_the_audit_log(tool: &Tool, sea: &Sea, sandbox: &S
 
     // A controller that writes to what is paused and acknowledged.
     says(&sea.fleets, "armada", true).await;
-    let log = sandbox.audit_log().unwrap();
     let output = tool
         .run(&[
             "history",
@@ -122,6 +145,13 @@ pub(super) async fn agree_with_the_audit_log(tool: &Tool, sea: &Sea, sandbox: &S
         seen.difference(&logged).collect::<Vec<_>>()
     );
     assert!(logged.contains(&last) && logged.len() > 10);
+    let is_armada = |event: &&Value| event["event"] == "logged-flip" && event["object"]["name"] == "armada";
+    let told: Vec<_> = rebuilt.iter().filter(is_armada).cloned().collect();
+    assert_eq!(
+        told.len(),
+        points(&told, &["logged-flip"]).len(),
+        "a generation is told twice"
+    );
     let (seen, logged) = (
         points(&all, &["acknowledged"]),
         points(&rebuilt, &["logged-acknowledgement"]),
