@@ -274,13 +274,16 @@ impl Launch {
             .env("POD_NAME", &name)
             .env("POD_UID", "00000000-0000-0000-0000-000000000000");
         program.service_account_namespace = Some(namespace.to_owned());
-        if namespace == NOWHERE {
+        program = if namespace == NOWHERE {
             // It never succeeds, so it need not try often.
-            program = program
+            program
                 .arg("--leader-elect-lease-duration=4h")
                 .arg("--leader-elect-renew-deadline=3h")
-                .arg("--leader-elect-retry-period=1h");
-        }
+                .arg("--leader-elect-retry-period=1h")
+        } else {
+            // The control plane manager would renew its Lease every five seconds, unlike the others.
+            program.arg("--leader-elect-retry-period=2s")
+        };
         self.sandbox.spawner.spawn(program)
     }
 }

@@ -13,13 +13,13 @@ use tokio::sync::Semaphore;
 
 use crate::support;
 
-/// The staleness bound and the grace in these tests. The control plane manager renews its Lease every five seconds only,
-/// and a bound that is not longer than that never passes.
+/// The staleness bound and the grace in these tests. The managers renew their Leases every two seconds, and a bound that is
+/// not longer than that never passes.
 pub(super) const BOUND: Duration = Duration::from_secs(8);
 /// How long an acknowledgement may take on a busy computer. Nothing is right by being fast.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long something is waited for that must not come, where a manager is frozen: a little longer than the bound.
-pub(super) const IMPATIENCE: Duration = Duration::from_secs(7);
+pub(super) const IMPATIENCE: Duration = Duration::from_secs(10);
 /// Cluster API's annotation.
 pub(super) const ANNOTATION: &str = "cluster.x-k8s.io/paused";
 /// The namespace of the Cluster.
