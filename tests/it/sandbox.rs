@@ -10,7 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
-use pausegen::sandbox::{ClusterShape, ManagerKind};
+use pausegen::sandbox::{ClusterShape, ManagerKind, Sandbox};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -150,9 +150,15 @@ async fn cluster_api_makes_machines() {
     );
 }
 
+/// One after the other on one sandbox.
 #[tokio::test]
-async fn a_frozen_manager_does_nothing_and_its_webhooks_still_answer() {
+async fn managers_freeze_and_take_over() {
     let sandbox = support::private_capi().await;
+    frozen_managers_do_nothing_and_their_webhooks_still_answer(&sandbox).await;
+    a_second_manager_takes_over_the_lease(&sandbox).await;
+}
+
+async fn frozen_managers_do_nothing_and_their_webhooks_still_answer(sandbox: &Sandbox) {
     let capi = sandbox.capi().unwrap();
     let shape = ClusterShape {
         control_planes: 1,
@@ -210,9 +216,7 @@ async fn a_frozen_manager_does_nothing_and_its_webhooks_still_answer() {
     .await;
 }
 
-#[tokio::test]
-async fn a_second_manager_takes_over_the_lease() {
-    let sandbox = support::private_capi().await;
+async fn a_second_manager_takes_over_the_lease(sandbox: &Sandbox) {
     let capi = sandbox.capi().unwrap();
     let client = sandbox.client().await.unwrap();
     let kind = ManagerKind::Bootstrap;

@@ -5,7 +5,9 @@
 //! - [`private_plain`] and [`private_capi`]: for tests that freeze, kill or restart something.
 
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use pausegen::sandbox::{Options, Sandbox};
@@ -18,7 +20,15 @@ pub(crate) const EXE: &str = env!("CARGO_BIN_EXE_pausegen");
 pub(crate) fn options() -> Options {
     // Without it rustls does not know whose cryptography to use; an error means that another test was faster.
     drop(rustls::crypto::ring::default_provider().install_default());
-    Options::new(EXE)
+    let mut options = Options::new(EXE);
+    if let Some(folder) = std::env::var_os("PAUSEGEN_TEST_LOGS") {
+        static COUNT: AtomicUsize = AtomicUsize::new(1);
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("test").replace("::", ".");
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        options.keep_logs = Some(Path::new(&folder).join(format!("{test}-{count}")));
+    }
+    options
 }
 
 /// The API server that the tests share, without Cluster API.
