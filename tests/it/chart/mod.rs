@@ -1,4 +1,4 @@
-//! The Helm chart, rendered by a real Helm. What it renders is installed in [`crate::toys`].
+//! The Helm chart, rendered by a real Helm. What it renders is installed in [`crate::deployed`].
 
 mod image;
 mod render;
