@@ -4,12 +4,13 @@ use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration}
 
 use clap::{ValueEnum, builder::BoolishValueParser};
 use jiff::SignedDuration;
+use kube::Client;
 use rustls::pki_types::ServerName;
 
 use super::error::ServeError;
 use crate::{
     admission::{RecordUser, Settings, server::Limits},
-    commands::client::ClientArgs,
+    commands::client::{ClientArgs, ClientError},
     companion,
     history::{
         self,
@@ -49,7 +50,33 @@ pub struct Args {
     #[command(flatten)]
     pub(super) process: ProcessArgs,
     #[command(flatten)]
-    pub(super) client: ClientArgs,
+    pub(super) client: ClusterArgs,
+}
+
+/// Which cluster, and when a connection to it is given up.
+#[derive(Debug, clap::Args)]
+pub(super) struct ClusterArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    /// How long the API server may be silent until the connection is taken for broken; 0 for ever. It answers every request
+    /// within a minute, and says something on every watch each minute
+    #[arg(
+        long,
+        env = "PAUSEGEN_API_SERVER_TIMEOUT",
+        value_name = "DURATION",
+        default_value = "90s",
+        value_parser = crate::commands::times::duration
+    )]
+    api_server_timeout: Duration,
+}
+
+impl ClusterArgs {
+    /// A client that does not wait for ever for an answer: a network may lose a connection and tell neither end.
+    pub(super) async fn client(&self) -> Result<Client, ClientError> {
+        let mut config = self.client.config().await?;
+        config.read_timeout = Some(self.api_server_timeout).filter(|limit| !limit.is_zero());
+        Client::try_from(config).map_err(ClientError::Client)
+    }
 }
 
 /// The flags that concern the process as a whole.

@@ -4,11 +4,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ServeError, Tasks,
-    args::{AdmissionArgs, TlsSource},
+    args::{AdmissionArgs, ClusterArgs, TlsSource},
 };
 use crate::{
     admission::ops::Ops,
-    commands::client::ClientArgs,
     tls::{
         self, Certificate, Metrics,
         own::Keeper,
@@ -21,7 +20,7 @@ pub(super) struct Source<'a> {
     pub(super) args: &'a AdmissionArgs,
     pub(super) namespace: String,
     pub(super) configuration: String,
-    pub(super) client: &'a ClientArgs,
+    pub(super) client: &'a ClusterArgs,
     pub(super) has_companion: bool,
     pub(super) metrics: Metrics,
 }

@@ -10,6 +10,7 @@ use pausegen::sandbox::Sandbox;
 use pausegen::sandbox::product::{CompanionOptions, Product, ProductOptions, Served, USER};
 use serde_json::Value;
 
+use super::line::Line;
 use super::proxy::{self, Faults};
 use super::sea::{RULES, Sea, acknowledgement, annotation, condition, define};
 use crate::support::{self, eventually};
@@ -40,6 +41,7 @@ async fn whatever_happens_to_a_companion_it_acknowledges_nothing_false() {
     Box::pin(stage.stopped_before_the_condition()).await;
     Box::pin(stage.stopped_through_a_restart_of_the_api_server()).await;
     Box::pin(stage.faults_on_the_way()).await;
+    Box::pin(stage.lost_connections()).await;
 }
 
 struct Stage {
@@ -253,6 +255,27 @@ impl Stage {
             faults.are_over().then_some(())
         })
         .await;
+    }
+
+    /// A connection that was lost and that nobody has closed: nothing comes any more, and nothing says so.
+    async fn lost_connections(&self) {
+        self.calm().await;
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
+        let direct = self.sandbox.kubeconfig_for(USER, &groups).unwrap();
+        let line = Line::through(&direct, self.sandbox.folder()).await;
+        let options = CompanionOptions {
+            name: "on-a-bad-line".to_owned(),
+            kubeconfig: Some(line.kubeconfig.clone()),
+            env: vec![("PAUSEGEN_API_SERVER_TIMEOUT", "3s".to_owned())],
+            lease: Some("on-a-bad-line".to_owned()),
+        };
+        let _companion = self.product.another_companion(options).await.unwrap();
+        for paused in [true, false] {
+            let generation = self.flip_without_pinta(paused).await;
+            assert!(line.lose() > 0, "nothing was connected");
+            super::sea::says(&self.sea.ships, "pinta", paused).await;
+            self.echoed(generation, paused).await;
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The companion against a real API server. The test plays the controllers: it writes the conditions that they would.
 
 mod faults;
+mod line;
 mod proxy;
 mod sea;
 
