@@ -5,13 +5,13 @@
 
 mod admission;
 mod chart;
+mod cli;
 mod cluster_api;
 mod companion;
 mod deployed;
 mod hostile;
 mod model;
 mod protocol;
-mod report;
 mod rules;
 mod sandbox;
 mod support;

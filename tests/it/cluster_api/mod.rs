@@ -10,6 +10,7 @@ mod copies;
 mod demo;
 mod frozen;
 mod killed;
+mod managers;
 mod moved;
 mod named;
 mod rig;
