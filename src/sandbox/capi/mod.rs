@@ -110,8 +110,13 @@ impl Capi {
             if !manager.is_running() {
                 return Ok::<_, Error>(Ok(false));
             }
-            let renewed = manager::lease(kind, &client).await? != before;
-            Ok(if renewed { Ok(true) } else { Err(()) })
+            // One that ends releases its Lease first, which is no renewal.
+            let now = manager::lease(kind, &client).await?;
+            let is_held = now
+                .as_ref()
+                .and_then(|lease| lease.holder_identity.as_deref())
+                .is_some_and(|holder| !holder.is_empty());
+            Ok(if is_held && now != before { Ok(true) } else { Err(()) })
         });
         match goes_on.await? {
             Ok(true) => Ok(()),
