@@ -50,6 +50,9 @@ pub struct Options {
     pub timeout: Duration,
     /// Where to copy the logs when it is stopped.
     pub keep_logs: Option<PathBuf>,
+    /// Let each Go process keep one processor busy at most: they then spend less time on handing work to each other, where
+    /// several sandboxes run side by side.
+    pub one_processor: bool,
     /// Show on stderr how long the start takes, if that is a terminal. What is built is shown in any case.
     pub show_progress: bool,
 }
@@ -66,6 +69,7 @@ impl Options {
             audit: true,
             timeout: Duration::from_secs(120),
             keep_logs: None,
+            one_processor: false,
             show_progress: false,
         }
     }
@@ -112,6 +116,7 @@ pub(super) struct ControlPlane {
     port: u16,
     audit: bool,
     keep_logs: Option<PathBuf>,
+    one_processor: bool,
     kubeconfig: PathBuf,
     // Last: it removes the folder.
     pub(super) data: DataDir,
@@ -132,6 +137,7 @@ impl Sandbox {
             audit,
             timeout,
             keep_logs,
+            one_processor,
             show_progress,
         } = options;
         let (spawner, binaries, data) = tokio::task::spawn_blocking(move || {
@@ -153,6 +159,7 @@ impl Sandbox {
             port: 0,
             audit,
             keep_logs,
+            one_processor,
             kubeconfig,
             data,
         };
@@ -385,12 +392,17 @@ impl ControlPlane {
 
     /// A program that runs in the folder of the sandbox and logs there.
     pub(super) fn program(&self, name: &str, path: PathBuf) -> Program {
-        Program {
+        let program = Program {
             name: name.to_owned(),
             path,
             folder: self.data.path().to_owned(),
             log: self.data.file(&format!("{name}.log")),
             ..Program::default()
+        };
+        if self.one_processor {
+            program.env("GOMAXPROCS", "1")
+        } else {
+            program
         }
     }
 

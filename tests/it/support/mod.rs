@@ -21,6 +21,7 @@ pub(crate) fn options() -> Options {
     // Without it rustls does not know whose cryptography to use; an error means that another test was faster.
     drop(rustls::crypto::ring::default_provider().install_default());
     let mut options = Options::new(EXE);
+    options.one_processor = true;
     if let Some(folder) = std::env::var_os("PAUSEGEN_TEST_LOGS") {
         static COUNT: AtomicUsize = AtomicUsize::new(1);
         let thread = std::thread::current();
