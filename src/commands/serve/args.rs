@@ -59,12 +59,12 @@ pub(super) struct ClusterArgs {
     #[command(flatten)]
     client: ClientArgs,
     /// How long the API server may be silent until the connection is taken for broken; 0 for ever. It answers every request
-    /// within a minute, and says something on every watch each minute
+    /// within a minute, and ends every watch after 290 s
     #[arg(
         long,
         env = "PAUSEGEN_API_SERVER_TIMEOUT",
         value_name = "DURATION",
-        default_value = "90s",
+        default_value = "5m",
         value_parser = crate::commands::times::duration
     )]
     api_server_timeout: Duration,
