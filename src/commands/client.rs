@@ -103,6 +103,11 @@ impl ClientArgs {
     }
 }
 
+/// A limit of time as people give it: none where it is zero.
+pub(super) fn limit(timeout: Duration) -> Option<Duration> {
+    Some(timeout).filter(|timeout| !timeout.is_zero())
+}
+
 impl KubectlArgs {
     /// A client, and the namespace that its context names.
     ///
@@ -124,7 +129,7 @@ impl KubectlArgs {
             config.auth_info.impersonate_groups = (!self.as_groups.is_empty()).then(|| self.as_groups.clone());
         }
         if let Some(timeout) = self.request_timeout {
-            let limit = Some(timeout).filter(|limit| !limit.is_zero());
+            let limit = limit(timeout);
             config.connect_timeout = limit;
             config.read_timeout = limit;
             config.write_timeout = limit;

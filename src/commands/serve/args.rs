@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use super::error::ServeError;
 use crate::{
     admission::{RecordUser, Settings, server::Limits},
-    commands::client::{ClientArgs, ClientError},
+    commands::client::{self, ClientArgs, ClientError},
     companion,
     history::{
         self,
@@ -74,7 +74,7 @@ impl ClusterArgs {
     /// A client that does not wait for ever for an answer: a network may lose a connection and tell neither end.
     pub(super) async fn client(&self) -> Result<Client, ClientError> {
         let mut config = self.client.config().await?;
-        config.read_timeout = Some(self.api_server_timeout).filter(|limit| !limit.is_zero());
+        config.read_timeout = client::limit(self.api_server_timeout);
         Client::try_from(config).map_err(ClientError::Client)
     }
 }

@@ -290,10 +290,12 @@ impl Launch {
 
 /// Who holds the Lease of a manager, if it is there.
 async fn holder(kind: ManagerKind, client: &Client) -> Result<Option<String>, Error> {
-    Ok(lease(kind, client)
-        .await?
-        .and_then(|lease| lease.holder_identity)
-        .filter(|holder| !holder.is_empty()))
+    Ok(lease(kind, client).await?.and_then(holder_of))
+}
+
+/// Who holds a Lease; nobody where it is released.
+pub(super) fn holder_of(lease: LeaseSpec) -> Option<String> {
+    lease.holder_identity.filter(|holder| !holder.is_empty())
 }
 
 /// The Lease of a manager, if it is there.

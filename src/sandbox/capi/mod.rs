@@ -112,11 +112,8 @@ impl Capi {
             }
             // One that ends releases its Lease first, which is no renewal.
             let now = manager::lease(kind, &client).await?;
-            let is_held = now
-                .as_ref()
-                .and_then(|lease| lease.holder_identity.as_deref())
-                .is_some_and(|holder| !holder.is_empty());
-            Ok(if is_held && now != before { Ok(true) } else { Err(()) })
+            let is_renewed = now != before && now.and_then(manager::holder_of).is_some();
+            Ok(if is_renewed { Ok(true) } else { Err(()) })
         });
         match goes_on.await? {
             Ok(true) => Ok(()),

@@ -1,6 +1,7 @@
 //! What can go wrong around a companion. Whatever it is: nothing is acknowledged that was not answered, and what was
 //! answered is acknowledged in the end without anybody's help.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,12 @@ impl Stage {
             ..CompanionOptions::default()
         };
         self.product.another_companion(options).await.unwrap()
+    }
+
+    /// The kubeconfig of the companion's own way to the API server.
+    fn direct(&self) -> PathBuf {
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
+        self.sandbox.kubeconfig_for(USER, &groups).unwrap()
     }
 
     /// Flips, and waits until the condition names the Ship that has not answered; meanwhile nothing is acknowledged.
@@ -231,9 +238,7 @@ impl Stage {
     async fn faults_on_the_way(&self) {
         let faults = Arc::new(Faults::default());
         faults.set(2);
-        let groups = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
-        let direct = self.sandbox.kubeconfig_for(USER, &groups).unwrap();
-        let through = proxy::start(&direct, self.sandbox.folder(), "/ships", Arc::clone(&faults)).await;
+        let through = proxy::start(&self.direct(), self.sandbox.folder(), "/ships", Arc::clone(&faults)).await;
         let options = CompanionOptions {
             name: "through-proxy".to_owned(),
             kubeconfig: Some(through),
@@ -260,9 +265,7 @@ impl Stage {
     /// A connection that was lost and that nobody has closed: nothing comes any more, and nothing says so.
     async fn lost_connections(&self) {
         self.calm().await;
-        let groups = ["system:serviceaccounts", "system:serviceaccounts:pausegen-system"];
-        let direct = self.sandbox.kubeconfig_for(USER, &groups).unwrap();
-        let line = Line::through(&direct, self.sandbox.folder()).await;
+        let line = Line::through(&self.direct(), self.sandbox.folder()).await;
         let options = CompanionOptions {
             name: "on-a-bad-line".to_owned(),
             kubeconfig: Some(line.kubeconfig.clone()),
