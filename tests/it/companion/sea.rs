@@ -6,7 +6,7 @@ use kube::{Api, Client};
 use pausegen::protocol::keys::Acknowledgement;
 use serde_json::{Value, json};
 
-use crate::support::eventually;
+use crate::support::{self, eventually};
 
 pub(crate) const GROUP: &str = "sea.example.org";
 
@@ -152,23 +152,15 @@ impl Sea {
 
 /// A controller writes its condition.
 pub(crate) async fn says(api: &Api<DynamicObject>, name: &str, paused: bool) {
-    let present = api.get(name).await.unwrap();
-    let mut conditions: Vec<Value> = present.data["status"]["conditions"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    conditions.retain(|condition| condition["type"] != "Paused");
-    conditions.insert(
-        0,
+    support::condition(api, name, |_| {
         json!({
             "type": "Paused", "status": if paused { "True" } else { "False" },
             "reason": if paused { "Paused" } else { "NotPaused" },
             "message": if paused { "spec.paused" } else { "" },
             "lastTransitionTime": "2024-01-01T00:00:00Z"
-        }),
-    );
-    let patch = Patch::Merge(json!({"status": {"conditions": conditions}}));
-    api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        })
+    })
+    .await;
 }
 
 pub(crate) fn annotation(object: &DynamicObject, key: &str) -> String {

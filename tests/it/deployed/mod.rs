@@ -208,14 +208,13 @@ impl Object {
 
     /// A controller writes a condition, at the generation that it has read; the others stay.
     async fn says(&self, type_: &str, status: &str, reason: &str, message: &str) {
-        let object = self.get().await;
-        let mut conditions = conditions(&object);
-        conditions.retain(|condition| condition["type"] != type_);
-        conditions.push(json!({
-            "type": type_, "status": status, "reason": reason, "message": message,
-            "observedGeneration": object.metadata.generation, "lastTransitionTime": "2024-01-01T00:00:00Z",
-        }));
-        self.status(json!({ "conditions": conditions })).await;
+        support::condition(&self.api, &self.name, |object| {
+            json!({
+                "type": type_, "status": status, "reason": reason, "message": message,
+                "observedGeneration": object.metadata.generation, "lastTransitionTime": "2024-01-01T00:00:00Z",
+            })
+        })
+        .await;
     }
 
     async fn status(&self, status: Value) {

@@ -8,7 +8,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use pausegen::protocol::keys;
 use serde_json::{Value, json};
 
-use super::{Object, Stage, Toy, annotation, condition, paused};
+use super::{Object, Stage, Toy, annotation, condition, generation, paused};
 use crate::support::eventually;
 
 const FLEET: Toy = Toy::new(
@@ -94,8 +94,13 @@ impl<'a> Armada<'a> {
         self.waits_for(waits_for).await;
     }
 
+    /// The companion has looked at the flip that stands, not at one before it, and waits for this one.
     async fn waits_for(&self, object: &Object) {
-        let is_right = |c: &Value| c["status"] == "Unknown" && c["message"].as_str().unwrap().contains(&object.name);
+        let begins = format!("pause generation {} waits for ", generation(&self.fleet.get().await));
+        let is_right = |c: &Value| {
+            let message = c["message"].as_str().unwrap();
+            c["status"] == "Unknown" && message.starts_with(&begins) && message.contains(&object.name)
+        };
         self.fleet.condition("PauseAcknowledged", is_right).await;
     }
 

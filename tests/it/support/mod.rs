@@ -10,7 +10,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use kube::Api;
+use kube::api::{DynamicObject, Patch, PatchParams};
 use pausegen::sandbox::{Options, Sandbox};
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 /// The `pausegen` binary.
@@ -90,6 +93,28 @@ pub(crate) async fn eventually_within<T>(bound: Duration, what: &str, mut ask: i
         assert!(start.elapsed() < bound, "not within {} s: {what}", bound.as_secs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// Writes a condition of an object as a controller does. The others stay as they are, also where somebody else (the
+/// companion) writes one of them meanwhile.
+pub(crate) async fn condition(api: &Api<DynamicObject>, name: &str, make: impl Fn(&DynamicObject) -> Value) {
+    eventually(&format!("the condition of {name} is written"), async || {
+        let object = api.get(name).await.unwrap();
+        let condition = make(&object);
+        let all = object.data["status"]["conditions"].as_array().cloned();
+        let mut conditions = all.unwrap_or_default();
+        conditions.retain(|other| other["type"] != condition["type"]);
+        conditions.insert(0, condition);
+        let patch = Patch::Merge(json!({
+            "metadata": { "resourceVersion": object.metadata.resource_version },
+            "status": { "conditions": conditions },
+        }));
+        match api.patch_status(name, &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => None,
+            written => Some(written.unwrap()),
+        }
+    })
+    .await;
 }
 
 /// A number of kB from /proc/PID/status.
